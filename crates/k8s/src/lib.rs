@@ -1,0 +1,5 @@
+//! Kubernetes as data and pure functions: no IO, no clock, no randomness.
+
+pub mod field;
+mod generated;
+pub mod schema;
