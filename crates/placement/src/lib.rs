@@ -1,1 +1,10 @@
-//! Tombolo: placement.
+//! Placement: pods onto the nodes of a site, replicas onto the sites of a fleet.
+
+mod labels;
+mod resources;
+pub mod sites;
+mod taints;
+
+pub use labels::{Labels, Operator, Requirement};
+pub use resources::{Resources, Shortage, amount};
+pub use taints::{Effect, Taint, Toleration, TolerationOperator, untolerated};
