@@ -3,3 +3,6 @@
 pub mod field;
 mod generated;
 pub mod schema;
+pub mod names;
+pub mod quantity;
+pub mod selector;
