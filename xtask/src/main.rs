@@ -1,1 +1,43 @@
-fn main() {}
+//! Developer commands. `cargo xtask test` is what people and CI run.
+
+mod conformance;
+mod fixtures;
+mod run;
+mod test;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of Tombolo")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format the code
+    Fmt {
+        /// Only report what is not formatted
+        #[arg(long)]
+        check: bool,
+    },
+    /// Clippy on everything; warnings are errors in CI
+    Lint,
+    /// Install what the tests need and run all of them
+    Test(test::Args),
+    /// Build the real Kubernetes, etcd and Helm binaries that tests compare with
+    Fixtures,
+    /// Run Kubernetes' own conformance tests against `tombolo serve` and write docs/conformance.md
+    Conformance(conformance::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Fmt { check } => test::fmt(check),
+        Command::Lint => test::lint(),
+        Command::Test(args) => test::run(&args),
+        Command::Fixtures => fixtures::ensure_all().map(drop),
+        Command::Conformance(args) => conformance::run(&args),
+    }
+}

@@ -1,0 +1,71 @@
+//! The real kubectl, as a user types it.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use crate::{Fixture, wait_for};
+
+/// kubectl with one kubeconfig and a cache of its own.
+#[derive(Clone)]
+pub struct Kubectl {
+    program: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Kubectl {
+    pub fn new(kubeconfig: &Path) -> Self {
+        Self::with(Fixture::Kubectl, kubeconfig)
+    }
+
+    /// Another release of kubectl.
+    pub fn with(program: Fixture, kubeconfig: &Path) -> Self {
+        Self { program: program.must(), kubeconfig: kubeconfig.to_owned() }
+    }
+
+    /// The command line, for tests that need its pipes.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        let cache = self.kubeconfig.with_extension("cache");
+        command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(cache).args(args);
+        command
+    }
+
+    /// Runs it and gives its standard output; a failure is an error with what it printed.
+    pub fn run(&self, args: &[&str]) -> Result<String> {
+        self.run_with_input(args, "")
+    }
+
+    pub fn run_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("could not start kubectl")?;
+        child.stdin.take().context("kubectl has a pipe for input")?.write_all(input.as_bytes())?;
+        let output = child.wait_with_output()?;
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if !output.status.success() {
+            bail!("kubectl {} failed ({}): {out}{err}", args.join(" "), output.status);
+        }
+        Ok(format!("{out}{err}"))
+    }
+
+    /// Applies a manifest given as text.
+    pub fn apply(&self, manifest: &str) -> Result<String> {
+        self.run_with_input(&["apply", "-f", "-"], manifest)
+    }
+
+    /// Waits until the command prints `wanted` somewhere.
+    pub fn until(&self, args: &[&str], wanted: &str, timeout: Duration) -> Result<String> {
+        wait_for(&format!("kubectl {} to print {wanted:?}", args.join(" ")), timeout, || {
+            let out = self.run(args)?;
+            if out.contains(wanted) { Ok(out) } else { bail!("it printed: {out}") }
+        })
+    }
+}

