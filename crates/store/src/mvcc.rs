@@ -1,0 +1,289 @@
+//! The state in memory that all engines share: versions by key, history by revision, topics by prefix.
+//!
+//! It knows nothing of disks or networks. An engine decides what happens and hands over the outcome with
+//! [`Mvcc::publish`], in revision order; from then on it is visible to readers and watchers.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use bytes::Bytes;
+use parking_lot::RwLock;
+
+use crate::topic::{Topics, Watch};
+use crate::{At, Event, Key, Page, Range, Record, StoreError};
+
+/// What the history may hold of superseded values before the oldest is forgotten, schedule or not:
+/// without it a burst of writes between two compactions would grow without bound.
+pub(crate) const HISTORY_BYTES: usize = 32 << 20;
+/// What an event costs besides the superseded value that it keeps alive.
+const EVENT_BYTES: usize = 256;
+
+/// A change that has been decided: a put, or a delete when `value` is `None`.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) key: Key,
+    pub(crate) value: Option<Bytes>,
+    pub(crate) revision: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Mvcc {
+    state: RwLock<State>,
+    /// The revision up to which everything is visible. Shared with the watchers.
+    published: Arc<AtomicU64>,
+    history_limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    keys: BTreeMap<Key, Versions>,
+    history: VecDeque<Arc<Event>>,
+    history_bytes: usize,
+    topics: Topics,
+    revision: u64,
+    compacted: u64,
+    closed: bool,
+}
+
+/// The versions of one key, newest apart because it is nearly always the one asked for and the only one.
+#[derive(Debug)]
+struct Versions {
+    newest: Version,
+    older: Vec<Version>,
+}
+
+#[derive(Clone, Debug)]
+struct Version {
+    /// `None` marks a delete.
+    value: Option<Bytes>,
+    created: u64,
+    revision: u64,
+}
+
+impl Mvcc {
+    /// Starts from records without history: the revision is also the compacted one.
+    pub(crate) fn load(
+        records: impl IntoIterator<Item = Record>,
+        revision: u64,
+        history_limit: usize,
+    ) -> Self {
+        let keys = records.into_iter().map(|record| {
+            let Record { key, value, created, revision } = record;
+            (key, Versions { newest: Version { value: Some(value), created, revision }, older: Vec::new() })
+        });
+        let state = State { keys: keys.collect(), revision, compacted: revision, ..State::default() };
+        Mvcc { state: RwLock::new(state), published: Arc::new(AtomicU64::new(revision)), history_limit }
+    }
+
+    pub(crate) fn revision(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<Record> {
+        let state = self.state.read();
+        let (key, versions) = state.keys.get_key_value(key)?;
+        versions.newest.record(key)
+    }
+
+    pub(crate) fn range(&self, range: Range<'_>) -> Result<Page, StoreError> {
+        let state = self.state.read();
+        let revision = match range.at {
+            At::Latest | At::Cached => state.revision,
+            At::AtLeast(requested) | At::Exact(requested) if requested > state.revision => {
+                return Err(StoreError::Future { requested, current: state.revision });
+            }
+            At::AtLeast(_) => state.revision,
+            At::Exact(requested) if requested < state.compacted => {
+                return Err(StoreError::Compacted { requested, compacted: state.compacted });
+            }
+            At::Exact(requested) => requested,
+        };
+        let mut rest = state.under(range.prefix, range.after);
+        let limit = if range.limit == 0 { usize::MAX } else { range.limit };
+        let mut records = Vec::new();
+        while records.len() < limit {
+            let Some((key, versions)) = rest.next() else { break };
+            records.extend(versions.at(revision).and_then(|version| version.record(key)));
+        }
+        let live = |versions: &Versions| versions.at(revision).is_some_and(|version| version.value.is_some());
+        let remaining = rest.filter(|(_, versions)| live(versions)).count();
+        Ok(Page { records, revision, remaining })
+    }
+
+    pub(crate) fn count(&self, prefix: &str) -> usize {
+        let state = self.state.read();
+        state.under(prefix, None).filter(|(_, versions)| versions.newest.value.is_some()).count()
+    }
+
+    pub(crate) fn watch(&self, prefix: &str, after: u64) -> Result<Watch, StoreError> {
+        let mut state = self.state.write();
+        if state.closed {
+            return Err(StoreError::Closed);
+        }
+        if after < state.compacted {
+            return Err(StoreError::Compacted { requested: after, compacted: state.compacted });
+        }
+        let State { topics, history, compacted, .. } = &mut *state;
+        Ok(topics.subscribe(prefix, after, *compacted, history.iter(), self.published.clone()))
+    }
+
+    /// Makes changes visible, all at once and in the given order, and moves the revision to that of the last.
+    pub(crate) fn publish(&self, changes: impl IntoIterator<Item = Change>) -> Woken {
+        let mut woken = Vec::new();
+        let mut state = self.state.write();
+        for change in changes {
+            let event = Arc::new(state.apply(change));
+            state.topics.push(&event, &mut woken);
+            state.history_bytes += cost(&event);
+            state.history.push_back(event);
+        }
+        if state.history_bytes > self.history_limit {
+            state.forget_down_to(self.history_limit / 4 * 3, &mut woken);
+        }
+        self.published.store(state.revision, Ordering::Release);
+        Woken(woken)
+    }
+
+    /// Moves the revision forward without a change.
+    pub(crate) fn advance(&self, revision: u64) {
+        let mut state = self.state.write();
+        state.revision = state.revision.max(revision);
+        self.published.store(state.revision, Ordering::Release);
+    }
+
+    pub(crate) fn compact(&self, revision: u64) -> Result<(), StoreError> {
+        let mut woken = Vec::new();
+        let mut state = self.state.write();
+        if revision > state.revision {
+            return Err(StoreError::Future { requested: revision, current: state.revision });
+        }
+        state.forget_before(revision, &mut woken);
+        drop(state);
+        drop(Woken(woken));
+        Ok(())
+    }
+
+    pub(crate) fn close(&self) {
+        let mut woken = Vec::new();
+        let mut state = self.state.write();
+        state.closed = true;
+        state.topics.close(&mut woken);
+        drop(state);
+        drop(Woken(woken));
+    }
+}
+
+/// Watchers that have something to read. They are woken when this is dropped, so that whoever published can
+/// first do what is more urgent (answer the writer), with no lock held.
+#[must_use = "dropping it at once wakes the watchers before the writers"]
+pub(crate) struct Woken(Vec<Waker>);
+
+impl Drop for Woken {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl State {
+    /// The keys under a prefix and after another key.
+    fn under<'a>(
+        &'a self,
+        prefix: &'a str,
+        after: Option<&str>,
+    ) -> impl Iterator<Item = (&'a Key, &'a Versions)> + use<'a> {
+        let start = match after {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
+        };
+        self.keys
+            .range::<str, _>((start, Bound::Unbounded))
+            .take_while(move |(key, _)| key.starts_with(prefix))
+    }
+
+    fn apply(&mut self, change: Change) -> Event {
+        let Change { key, value, revision } = change;
+        debug_assert!(revision > self.revision, "changes are published in revision order");
+        self.revision = revision;
+        match self.keys.get_mut(&*key) {
+            Some(versions) => {
+                let previous = versions.newest.value.clone();
+                let created = if previous.is_some() { versions.newest.created } else { revision };
+                let version = Version { value: value.clone(), created, revision };
+                versions.older.push(std::mem::replace(&mut versions.newest, version));
+                Event::new(key, value, previous, created, revision)
+            }
+            None => {
+                let newest = Version { value: value.clone(), created: revision, revision };
+                self.keys.insert(key.clone(), Versions { newest, older: Vec::new() });
+                Event::new(key, value, None, revision, revision)
+            }
+        }
+    }
+
+    fn forget_before(&mut self, revision: u64, woken: &mut Vec<Waker>) {
+        if revision <= self.compacted {
+            return;
+        }
+        self.compacted = revision;
+        while self.history.front().is_some_and(|event| event.revision <= revision) {
+            self.forget_oldest();
+        }
+        self.topics.compact(revision, woken);
+    }
+
+    fn forget_down_to(&mut self, bytes: usize, woken: &mut Vec<Waker>) {
+        while self.history_bytes > bytes {
+            let Some(event) = self.history.front() else { break };
+            self.compacted = event.revision;
+            self.forget_oldest();
+        }
+        self.topics.compact(self.compacted, woken);
+    }
+
+    /// Drops the oldest event, and the versions of its key that no revision from the compacted one on can see.
+    fn forget_oldest(&mut self) {
+        let Some(event) = self.history.pop_front() else { return };
+        self.history_bytes -= cost(&event);
+        let Some(versions) = self.keys.get_mut(&*event.key) else { return };
+        if versions.newest.revision <= self.compacted {
+            versions.older = Vec::new();
+            if versions.newest.value.is_none() {
+                self.keys.remove(&*event.key);
+            }
+        } else {
+            let visible = versions.older.partition_point(|version| version.revision <= self.compacted);
+            versions.older.drain(..visible.saturating_sub(1));
+            if versions
+                .older
+                .first()
+                .is_some_and(|oldest| oldest.revision <= self.compacted && oldest.value.is_none())
+            {
+                versions.older.remove(0);
+            }
+        }
+    }
+}
+
+impl Versions {
+    /// The version that was newest at a revision.
+    fn at(&self, revision: u64) -> Option<&Version> {
+        if self.newest.revision <= revision {
+            return Some(&self.newest);
+        }
+        self.older.iter().rev().find(|version| version.revision <= revision)
+    }
+}
+
+impl Version {
+    fn record(&self, key: &Key) -> Option<Record> {
+        let value = self.value.clone()?;
+        Some(Record { key: key.clone(), value, created: self.created, revision: self.revision })
+    }
+}
+
+fn cost(event: &Event) -> usize {
+    EVENT_BYTES + event.previous.as_ref().map_or(0, Bytes::len)
+}
