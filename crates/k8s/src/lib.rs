@@ -2,6 +2,7 @@
 
 pub mod field;
 mod generated;
+pub mod resources;
 pub mod schema;
 pub mod names;
 pub mod quantity;
