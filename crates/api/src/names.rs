@@ -1,0 +1,121 @@
+//! Labels, annotations, finalizers, field managers, namespaces and identities.
+
+pub const GROUP: &str = "tombolo.dev";
+pub const VERSION: &str = "v1alpha1";
+
+/// Field manager of what the hub's controllers write at the hub.
+pub const HUB_MANAGER: &str = "tombolo-hub";
+/// Field manager of what an agent applies at its site.
+pub const SITE_MANAGER: &str = "tombolo-agent";
+
+/// Where Tombolo keeps its own objects, at hub and site.
+pub const SYSTEM_NAMESPACE: &str = "tombolo-system";
+/// The hub's identity and epoch (ConfigMap in `kube-system`).
+pub const HUB_CONFIG: &str = "tombolo-hub";
+/// Names of sites that were removed, so that one that comes back is told so (ConfigMap in `tombolo-system`).
+pub const REMOVED_SITES: &str = "removed-sites";
+/// The placement used where nothing else places an object (in `tombolo-system`).
+pub const DEFAULT_PLACEMENT: &str = "default";
+/// The Lease of a site, in the site's namespace; its holder is the hub replica at which the tunnel ends.
+pub const SITE_LEASE: &str = "tombolo-site";
+/// The Lease by which hub replicas agree on who leads (in `tombolo-system`).
+pub const LEADER_LEASE: &str = "tombolo-fleet";
+
+/// Path on the hub's API port that upgrades to a tunnel.
+pub const TUNNEL_PATH: &str = "/tombolo/v1/tunnel";
+/// Signer of certificates for sites.
+pub const SIGNER: &str = "tombolo.dev/site";
+/// Group of bootstrap tokens that may ask for a site's certificate.
+pub const JOIN_GROUP: &str = "system:bootstrappers:tombolo:join";
+/// Group of all sites.
+pub const SITES_GROUP: &str = "system:sites";
+
+/// On every object an agent applied: the first characters of the hub's identity (for selection).
+pub const HUB_LABEL: &str = "tombolo.dev/hub";
+/// On every object and pod template an agent applied: the name of the Work (or of the first one, for shared dependencies).
+pub const WORK_LABEL: &str = "tombolo.dev/work";
+/// On objects at the hub: the site they came from.
+pub const SITE_LABEL: &str = "tombolo.dev/site";
+/// On mirrored pods at the hub.
+pub const MIRROR_LABEL: &str = "tombolo.dev/mirror";
+/// On every object an agent applied: JSON list of the Works that want it (see `Owner`).
+pub const OWNERS_ANNOTATION: &str = "tombolo.dev/owners";
+/// On mirrored pods: the pod's own name at its site.
+pub const POD_ANNOTATION: &str = "tombolo.dev/pod";
+/// On stale objects: since when nothing was heard (RFC 3339).
+pub const STALE_ANNOTATION: &str = "tombolo.dev/stale-since";
+/// On an object at the hub: name of the Placement to use, or `none` to place it nowhere.
+pub const PLACEMENT_ANNOTATION: &str = "tombolo.dev/placement";
+/// On an object at the hub that was imported from a site: take over what exists there.
+pub const ADOPT_ANNOTATION: &str = "tombolo.dev/adopt";
+/// On an object at the hub: deletion at the hub leaves the objects at the sites, no longer managed.
+pub const GIVE_BACK_ANNOTATION: &str = "tombolo.dev/give-back";
+/// On an object at the hub: JSON of the decision, for `tombolo explain place`.
+pub const DECISION_ANNOTATION: &str = "tombolo.dev/decision";
+/// On a CertificateSigningRequest: the `SiteSpec` asked for (JSON).
+pub const SITE_SPEC_ANNOTATION: &str = "tombolo.dev/site-spec";
+/// On a CertificateSigningRequest: labels asked for the Site (JSON).
+pub const SITE_LABELS_ANNOTATION: &str = "tombolo.dev/site-labels";
+/// On a Site: the identity its certificates must carry; changing it revokes all of them.
+pub const IDENTITY_ANNOTATION: &str = "tombolo.dev/identity";
+/// On a pod (template): the longest the pod may run without a renewed lease, in seconds.
+pub const AT_MOST_ONCE_ANNOTATION: &str = "tombolo.dev/at-most-once-seconds";
+/// On a Site: `keep` leaves workloads at the site when the Site is removed.
+pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
+
+pub const SITE_FINALIZER: &str = "tombolo.dev/site";
+
+pub fn site_namespace(site: &str) -> String {
+    format!("site-{site}")
+}
+
+/// The site a namespace belongs to, if it is a site's namespace.
+pub fn site_of_namespace(namespace: &str) -> Option<&str> {
+    namespace.strip_prefix("site-")
+}
+
+pub fn site_user(site: &str) -> String {
+    format!("system:site:{site}")
+}
+
+/// The site a user name stands for.
+pub fn site_of_user(user: &str) -> Option<&str> {
+    user.strip_prefix("system:site:").filter(|name| !name.is_empty())
+}
+
+/// Group that only certificates of one registration of a site carry: a removed or revoked site's certificate has
+/// another one, also when a new site takes the name.
+pub fn identity_group(identity: &str) -> String {
+    format!("system:site-identity:{identity}")
+}
+
+/// Label value for a hub identity.
+pub fn hub_label(hub: &str) -> String {
+    hub.chars().filter(|c| c.is_ascii_alphanumeric()).take(16).collect()
+}
+
+/// Whether `name` can name a site: it becomes part of a namespace, a node name and a pod name.
+pub fn valid_site_name(name: &str) -> bool {
+    let ok = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !name.is_empty() && name.len() <= 40 && name.chars().all(ok) && !name.starts_with('-') && !name.ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_name_is_a_short_dns_label() {
+        assert!(valid_site_name("harbour-3"));
+        for bad in ["", "-a", "a-", "A", "a.b", "a/b", &"x".repeat(41)] {
+            assert!(!valid_site_name(bad), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn names_of_sites_go_there_and_back() {
+        assert_eq!(site_of_namespace(&site_namespace("a")), Some("a"));
+        assert_eq!(site_of_user(&site_user("a")), Some("a"));
+        assert_eq!(site_of_user("system:site:"), None);
+    }
+}
