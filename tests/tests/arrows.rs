@@ -25,11 +25,14 @@ fn dependency_arrows_point_one_way() {
         .args(["metadata", "--no-deps", "--format-version=1"])
         .output()
         .expect("cargo metadata runs");
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    let metadata: serde_json::Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let mut seen = 0;
     for package in metadata["packages"].as_array().expect("packages") {
         let name = package["name"].as_str().expect("a name");
-        let Some((_, allowed)) = ALLOWED.iter().find(|(short, _)| Some(*short) == name.strip_prefix("tombolo-")) else {
+        let Some((_, allowed)) =
+            ALLOWED.iter().find(|(short, _)| Some(*short) == name.strip_prefix("tombolo-"))
+        else {
             continue;
         };
         seen += 1;
@@ -39,7 +42,10 @@ fn dependency_arrows_point_one_way() {
                 continue;
             }
             if let Some(used) = used.strip_prefix("tombolo-") {
-                assert!(allowed.contains(&used), "{name} must not depend on tombolo-{used}; see docs/architecture.md");
+                assert!(
+                    allowed.contains(&used),
+                    "{name} must not depend on tombolo-{used}; see docs/architecture.md"
+                );
             }
         }
     }
