@@ -7,3 +7,4 @@ pub mod schema;
 pub mod names;
 pub mod quantity;
 pub mod selector;
+pub mod patch;

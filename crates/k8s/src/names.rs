@@ -153,7 +153,11 @@ pub fn label_value(value: &str) -> Complaints {
 pub fn path_segment(value: &str) -> Complaints {
     match value {
         "." | ".." => vec![format!("may not be '{value}'")],
-        _ => ["/", "%"].iter().filter(|c| value.contains(**c)).map(|c| format!("may not contain '{c}'")).collect(),
+        _ => ["/", "%"]
+            .iter()
+            .filter(|c| value.contains(**c))
+            .map(|c| format!("may not contain '{c}'"))
+            .collect(),
     }
 }
 
@@ -253,7 +257,9 @@ fn is_dns_label(value: &str) -> bool {
     let bytes = value.as_bytes();
     let word = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     match (bytes.first(), bytes.last()) {
-        (Some(&first), Some(&last)) => word(first) && word(last) && bytes.iter().all(|&c| word(c) || c == b'-'),
+        (Some(&first), Some(&last)) => {
+            word(first) && word(last) && bytes.iter().all(|&c| word(c) || c == b'-')
+        }
         _ => false,
     }
 }

@@ -362,7 +362,10 @@ mod tests {
         let error = |text| LabelSelector::parse(text).unwrap_err().to_string();
         assert_eq!(error("a,"), "found '', expected: identifier after ','");
         assert_eq!(error(",a"), "found ',', expected: !, identifier, or 'end of string'");
-        assert_eq!(error("a b"), "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt");
+        assert_eq!(
+            error("a b"),
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"
+        );
         assert!(error("a/b/c=d").starts_with(
             "unable to parse requirement: <nil>: Invalid value: \"a/b/c\": a valid label key must consist"
         ));
