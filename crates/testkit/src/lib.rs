@@ -12,4 +12,4 @@ pub use fixture::{Fixture, cargo_binary, require};
 pub use kubectl::Kubectl;
 pub use process::{Process, free_port, wait_for};
 pub use tombolo::Tombolo;
-pub use upstream::{Upstream, UpstreamOptions};
+pub use upstream::{Upstream, UpstreamOptions, control_loops};

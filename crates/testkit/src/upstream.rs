@@ -80,49 +80,48 @@ impl Upstream {
             kubectl.run(&["get", "--raw", "/readyz"])?;
             kubectl.run(&["get", "namespace", "default"])
         })?;
-        upstream.start_beside(options)?;
+        let beside = control_loops(&upstream.kubeconfig, upstream._dir.path(), options)?;
+        upstream.processes.extend(beside);
         Ok(upstream)
-    }
-
-    fn start_beside(&mut self, options: &UpstreamOptions) -> Result<()> {
-        let path = self._dir.path().to_owned();
-        let limits = |command: &mut Command| {
-            if options.lift_limits {
-                command.args(["--kube-api-qps", "5000", "--kube-api-burst", "5000"]);
-            }
-        };
-        if let Some(controllers) = &options.controllers {
-            let mut command = Command::new(Fixture::KubeControllerManager.must());
-            command
-                .arg("--kubeconfig")
-                .arg(&self.kubeconfig)
-                .args(["--leader-elect=false", "--secure-port=0"]);
-            command.arg(format!("--controllers={controllers}"));
-            command.arg("--service-account-private-key-file").arg(path.join("sa.key"));
-            command.args(["--concurrent-deployment-syncs", "20", "--concurrent-replicaset-syncs", "20"]);
-            limits(&mut command);
-            self.processes.push(Process::start("kube-controller-manager", command, &path)?);
-        }
-        if options.scheduler {
-            let config = path.join("scheduler.yaml");
-            let qps = if options.lift_limits { "  qps: 5000\n  burst: 5000\n" } else { "" };
-            let kubeconfig = self.kubeconfig.display();
-            fs::write(
-                &config,
-                format!(
-                    "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection:\n  leaderElect: false\nclientConnection:\n  kubeconfig: {kubeconfig}\n{qps}"
-                ),
-            )?;
-            let mut command = Command::new(Fixture::KubeScheduler.must());
-            command.arg("--config").arg(config).args(["--secure-port=0"]);
-            self.processes.push(Process::start("kube-scheduler", command, &path)?);
-        }
-        Ok(())
     }
 
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(&self.kubeconfig)
     }
+}
+
+/// The real controller manager and scheduler, as far as `options` ask for them, against any API server.
+pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -> Result<Vec<Process>> {
+    let mut processes = Vec::new();
+    if let Some(controllers) = &options.controllers {
+        let mut command = Command::new(Fixture::KubeControllerManager.must());
+        command.arg("--kubeconfig").arg(kubeconfig).args(["--leader-elect=false", "--secure-port=0"]);
+        command.arg(format!("--controllers={controllers}"));
+        let key = dir.join("sa.key");
+        if key.exists() {
+            command.arg("--service-account-private-key-file").arg(key);
+        }
+        if options.lift_limits {
+            command.args(["--kube-api-qps", "5000", "--kube-api-burst", "5000"]);
+            command.args(["--concurrent-deployment-syncs", "20", "--concurrent-replicaset-syncs", "20"]);
+        }
+        processes.push(Process::start("kube-controller-manager", command, dir)?);
+    }
+    if options.scheduler {
+        let config = dir.join("scheduler.yaml");
+        let limits = if options.lift_limits { "  qps: 5000\n  burst: 5000\n" } else { "" };
+        let kubeconfig = kubeconfig.display();
+        fs::write(
+            &config,
+            format!(
+                "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection:\n  leaderElect: false\nclientConnection:\n  kubeconfig: {kubeconfig}\n{limits}"
+            ),
+        )?;
+        let mut command = Command::new(Fixture::KubeScheduler.must());
+        command.arg("--config").arg(config).args(["--secure-port=0"]);
+        processes.push(Process::start("kube-scheduler", command, dir)?);
+    }
+    Ok(processes)
 }
 
 fn service_account_keys(dir: &Path) -> Result<()> {
