@@ -1,0 +1,192 @@
+//! A queue of keys in which every key waits at most once and is worked on by one worker at a time.
+//!
+//! Bounded by the number of live objects, because a key that waits already is not added again.
+
+use super::Key;
+use parking_lot::Mutex;
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+use tokio::{sync::Notify, time::Instant};
+
+/// A controller (by its index in the engine) and the object it shall look at.
+pub type Task = (usize, Key);
+
+const FIRST_RETRY: Duration = Duration::from_millis(5);
+const LAST_RETRY: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub struct Queue {
+    inner: Mutex<Inner>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    ready: VecDeque<Task>,
+    tasks: HashMap<Task, Progress>,
+    /// Ordered by time; a task may wait several times, the later ones then find nothing to do.
+    later: BTreeSet<(Instant, Task)>,
+}
+
+#[derive(Default)]
+struct Progress {
+    waiting: bool,
+    running: bool,
+    failures: u32,
+    deferred: bool,
+}
+
+impl Queue {
+    pub fn add(&self, task: Task) {
+        if self.inner.lock().add(task) {
+            self.wake.notify_one();
+        }
+    }
+
+    pub fn add_after(&self, task: Task, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(task);
+        }
+        self.inner.lock().later.insert((Instant::now() + delay, task));
+        self.wake.notify_one();
+    }
+
+    /// The next task whose time has come. The caller must call [`Queue::done`] with it.
+    pub async fn next(&self) -> Task {
+        loop {
+            let due = {
+                let mut inner = self.inner.lock();
+                let now = Instant::now();
+                while let Some((at, _)) = inner.later.first()
+                    && *at <= now
+                {
+                    if let Some((_, task)) = inner.later.pop_first() {
+                        inner.add(task);
+                    }
+                }
+                if let Some(task) = inner.ready.pop_front() {
+                    let progress = inner.tasks.entry(task.clone()).or_default();
+                    progress.waiting = false;
+                    progress.running = true;
+                    return task;
+                }
+                inner.later.first().map(|(at, _)| *at)
+            };
+            match due {
+                Some(at) => tokio::select! {
+                    () = self.wake.notified() => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
+                None => self.wake.notified().await,
+            }
+        }
+    }
+
+    /// Work on the task ended; a failed one comes back after a pause that doubles with every failure.
+    pub fn done(&self, task: Task, failed: bool) {
+        let mut inner = self.inner.lock();
+        let Some(progress) = inner.tasks.get_mut(&task) else { return };
+        progress.running = false;
+        progress.failures = if failed { progress.failures + 1 } else { 0 };
+        let (waiting, failures) = (progress.waiting, progress.failures);
+        if waiting {
+            inner.ready.push_back(task);
+        } else if failed {
+            let pause = FIRST_RETRY * 2u32.saturating_pow(failures.min(14) - 1);
+            inner.later.insert((Instant::now() + pause.min(LAST_RETRY), task));
+        } else {
+            inner.tasks.remove(&task);
+        }
+        drop(inner);
+        self.wake.notify_one();
+    }
+
+    /// Whether a status write of this (running) task should wait until the tasks that are ready now had their turn.
+    /// Says yes at most once before it says no: a busy queue coalesces status writes but never starves them.
+    pub fn defer(&self, task: &Task) -> bool {
+        let mut inner = self.inner.lock();
+        let busy = !inner.ready.is_empty();
+        let Some(progress) = inner.tasks.get_mut(task) else { return false };
+        progress.deferred = busy && !progress.deferred;
+        if progress.deferred {
+            progress.waiting = true;
+        }
+        progress.deferred
+    }
+
+    #[cfg(test)]
+    fn try_next(&self) -> Option<Task> {
+        use futures::FutureExt;
+        self.next().now_or_never()
+    }
+}
+
+impl Inner {
+    fn add(&mut self, task: Task) -> bool {
+        let progress = self.tasks.entry(task.clone()).or_default();
+        if progress.waiting {
+            return false;
+        }
+        progress.waiting = true;
+        if progress.running {
+            return false;
+        }
+        self.ready.push_back(task);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task(name: &str) -> Task {
+        (0, Key::new("", name))
+    }
+
+    #[test]
+    fn a_key_waits_once_however_often_it_is_added() {
+        let queue = Queue::default();
+        queue.add(task("a"));
+        queue.add(task("a"));
+        assert_eq!(queue.try_next(), Some(task("a")));
+        assert_eq!(queue.try_next(), None);
+    }
+
+    #[test]
+    fn a_key_added_while_it_is_worked_on_comes_again_after_it() {
+        let queue = Queue::default();
+        queue.add(task("a"));
+        queue.try_next().unwrap();
+        queue.add(task("a"));
+        assert_eq!(queue.try_next(), None);
+        queue.done(task("a"), false);
+        assert_eq!(queue.try_next(), Some(task("a")));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failed_key_comes_back_after_a_pause() {
+        let queue = Queue::default();
+        queue.add(task("a"));
+        queue.try_next().unwrap();
+        queue.done(task("a"), true);
+        assert_eq!(queue.try_next(), None);
+        assert_eq!(queue.next().await, task("a"));
+    }
+
+    #[test]
+    fn a_status_write_waits_for_others_once() {
+        let queue = Queue::default();
+        queue.add(task("a"));
+        queue.add(task("b"));
+        queue.try_next().unwrap();
+        assert!(queue.defer(&task("a")));
+        queue.done(task("a"), false);
+        assert_eq!(queue.try_next(), Some(task("b")));
+        assert_eq!(queue.try_next(), Some(task("a")));
+        queue.add(task("c"));
+        assert!(!queue.defer(&task("a")));
+    }
+}
