@@ -1,5 +1,6 @@
 //! Kubernetes as data and pure functions: no IO, no clock, no randomness.
 
+pub mod decode;
 pub mod field;
 mod generated;
 pub mod resources;

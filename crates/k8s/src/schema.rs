@@ -46,6 +46,8 @@ pub struct Field {
     pub default: &'static str,
     /// The Go type as error texts name it, where the shape does not tell; see [`Field::go_type`].
     pub go: &'static str,
+    /// The Go structs embedded on the way to this field, which error texts name: `ProbeHandler`.
+    pub embedded: &'static str,
 }
 
 /// A top-level kind, list kinds included.

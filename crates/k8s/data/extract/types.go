@@ -94,11 +94,11 @@ func (t *table) add(typ reflect.Type) {
 		out.WriteString(" kind=" + gvk)
 	}
 	out.WriteString("\n")
-	t.fields(&out, typ, doc, nil, true)
+	t.fields(&out, typ, doc, nil, nil, true)
 	t.done[name] = out.String()
 }
 
-func (t *table) fields(out *strings.Builder, typ reflect.Type, doc *openAPISchema, nested []string, wire bool) {
+func (t *table) fields(out *strings.Builder, typ reflect.Type, doc *openAPISchema, nested, embedded []string, wire bool) {
 	for i := range typ.NumField() {
 		f := typ.Field(i)
 		jsonTag := strings.Split(f.Tag.Get("json"), ",")
@@ -118,17 +118,18 @@ func (t *table) fields(out *strings.Builder, typ reflect.Type, doc *openAPISchem
 				inner = append(append([]string{}, nested...), number)
 			}
 			// Embedding without a number of its own (TypeMeta) keeps the fields off the wire.
-			t.fields(out, f.Type, doc, inner, wire && number != "0")
+			path := append(append([]string{}, embedded...), f.Name)
+			t.fields(out, f.Type, doc, inner, path, wire && number != "0")
 			continue
 		}
 		if !wire {
 			number = "0"
 		}
-		t.field(out, f, jsonTag, number, doc, nested)
+		t.field(out, f, jsonTag, number, doc, nested, embedded)
 	}
 }
 
-func (t *table) field(out *strings.Builder, f reflect.StructField, jsonTag []string, number string, doc *openAPISchema, nested []string) {
+func (t *table) field(out *strings.Builder, f reflect.StructField, jsonTag []string, number string, doc *openAPISchema, nested, embedded []string) {
 	name := jsonTag[0]
 	typ := f.Type
 	var flags []string
@@ -152,6 +153,9 @@ func (t *table) field(out *strings.Builder, f reflect.StructField, jsonTag []str
 	}
 	if len(nested) > 0 {
 		flags = append(flags, "in="+strings.Join(nested, "."))
+	}
+	if len(embedded) > 0 {
+		flags = append(flags, "emb="+strings.Join(embedded, "."))
 	}
 	for _, strategy := range strings.Split(f.Tag.Get("patchStrategy"), ",") {
 		switch strategy {
