@@ -1,5 +1,6 @@
 //! Developer commands. `cargo xtask test` is what people and CI run.
 
+mod bench;
 mod conformance;
 mod fixtures;
 mod run;
@@ -28,6 +29,8 @@ enum Command {
     Test(test::Args),
     /// Build the real Kubernetes, etcd and Helm binaries that tests compare with
     Fixtures,
+    /// Compare with upstream Kubernetes, side by side in one run, and record the numbers in bench/
+    Bench(bench::Args),
     /// Run Kubernetes' own conformance tests against `tombolo serve` and write docs/conformance.md
     Conformance(conformance::Args),
 }
@@ -38,6 +41,7 @@ fn main() -> anyhow::Result<()> {
         Command::Lint => test::lint(),
         Command::Test(args) => test::run(&args),
         Command::Fixtures => fixtures::ensure_all().map(drop),
+        Command::Bench(args) => bench::run(&args),
         Command::Conformance(args) => conformance::run(&args),
     }
 }

@@ -1,0 +1,53 @@
+//! The two API servers, started the same way.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tombolo_testkit::{Tombolo, Upstream, UpstreamOptions};
+
+pub enum Contestant {
+    Upstream(Box<Upstream>),
+    Tombolo { server: Box<Tombolo>, _dir: tempfile::TempDir },
+}
+
+impl Contestant {
+    /// Starts one and says how long it took until it was ready.
+    pub fn start(name: &str) -> Result<(Self, Duration)> {
+        let started = Instant::now();
+        let contestant = if name == "upstream" {
+            Self::Upstream(Box::new(Upstream::start(&UpstreamOptions {
+                lift_limits: true,
+                ..Default::default()
+            })?))
+        } else {
+            let dir = tempfile::tempdir()?;
+            Self::Tombolo { server: Box::new(Tombolo::serve(dir.path())?), _dir: dir }
+        };
+        Ok((contestant, started.elapsed()))
+    }
+
+    pub fn pids(&self) -> Vec<u32> {
+        match self {
+            Self::Upstream(upstream) => upstream.processes.iter().map(|p| p.pid()).collect(),
+            Self::Tombolo { server, .. } => vec![server.process.pid()],
+        }
+    }
+
+    pub fn kubeconfig(&self) -> &PathBuf {
+        match self {
+            Self::Upstream(upstream) => &upstream.kubeconfig,
+            Self::Tombolo { server, .. } => &server.kubeconfig,
+        }
+    }
+
+    /// A client with a connection of its own.
+    pub async fn client(&self) -> Result<kube::Client> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
+        let mut config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        config.read_timeout = Some(Duration::from_secs(120));
+        Ok(kube::Client::try_from(config)?)
+    }
+}
