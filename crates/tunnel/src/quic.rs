@@ -1,0 +1,87 @@
+//! QUIC as the carrier.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use quinn::{Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::{BoxIo, TunnelError};
+
+const ALPN: &[u8] = b"tombolo/1";
+/// Bytes in flight per stream that the receiver has not read.
+const STREAM_WINDOW: u32 = 1 << 20;
+/// Above the patience of any heartbeat: the heartbeat decides, not the transport.
+const IDLE: Duration = Duration::from_secs(180);
+
+fn transport(streams: u32) -> Arc<TransportConfig> {
+    let mut config = TransportConfig::default();
+    config.max_idle_timeout(Some(IDLE.try_into().unwrap_or_else(|_| VarInt::MAX.into())));
+    config.stream_receive_window(STREAM_WINDOW.into());
+    // Not bounded as a whole: a bulk stream that nobody reads must not stop the control streams. Streams times their window bound it.
+    config.receive_window(VarInt::MAX);
+    config.max_concurrent_bidi_streams(streams.into());
+    config.max_concurrent_uni_streams(0u32.into());
+    // Path probing costs bytes on idle links.
+    config.mtu_discovery_config(None);
+    config.initial_rtt(Duration::from_millis(100));
+    Arc::new(config)
+}
+
+/// The hub's endpoint: clients must show a certificate that `tls` accepts.
+pub fn listen(address: SocketAddr, mut tls: rustls::ServerConfig) -> Result<Endpoint, TunnelError> {
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    tls.max_early_data_size = 0;
+    let crypto = QuicServerConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config.transport_config(transport(256));
+    config.migration(true);
+    Ok(Endpoint::server(config, address)?)
+}
+
+/// Dials a hub.
+pub async fn dial(address: SocketAddr, name: &str, mut tls: rustls::ClientConfig) -> Result<quinn::Connection, TunnelError> {
+    tls.alpn_protocols = vec![ALPN.to_vec()];
+    let crypto = QuicClientConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
+    let mut config = quinn::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(transport(256));
+    let any: SocketAddr = if address.is_ipv6() { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
+    let mut endpoint = Endpoint::client(any)?;
+    endpoint.set_default_client_config(config);
+    let connecting = endpoint.connect(address, name).map_err(|error| TunnelError::Protocol(error.to_string()))?;
+    connecting.await.map_err(|error| TunnelError::Closed(error.to_string()))
+}
+
+/// One bidirectional QUIC stream as a byte stream.
+pub fn stream(send: SendStream, recv: RecvStream) -> BoxIo {
+    Box::new(Stream { send, recv })
+}
+
+struct Stream {
+    send: SendStream,
+    recv: RecvStream,
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+        AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf)
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+        AsyncWrite::poll_write(Pin::new(&mut self.send), cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        AsyncWrite::poll_flush(Pin::new(&mut self.send), cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        AsyncWrite::poll_shutdown(Pin::new(&mut self.send), cx)
+    }
+}
