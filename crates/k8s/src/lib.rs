@@ -1,6 +1,7 @@
 //! Kubernetes as data and pure functions: no IO, no clock, no randomness.
 
 pub mod decode;
+pub mod discovery;
 pub mod field;
 mod generated;
 pub mod resources;
