@@ -178,6 +178,12 @@ impl fmt::Display for Resources {
 
 impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (asked {}, free {})", self.name, amount(&self.name, self.asked), amount(&self.name, self.free))
+        write!(
+            f,
+            "{} (asked {}, free {})",
+            self.name,
+            amount(&self.name, self.asked),
+            amount(&self.name, self.free)
+        )
     }
 }

@@ -58,7 +58,11 @@ impl Toleration {
 }
 
 /// The first taint with one of `effects` that none of `tolerations` permits.
-pub fn untolerated<'t>(taints: &'t [Taint], tolerations: &[Toleration], effects: &[Effect]) -> Option<&'t Taint> {
+pub fn untolerated<'t>(
+    taints: &'t [Taint],
+    tolerations: &[Toleration],
+    effects: &[Effect],
+) -> Option<&'t Taint> {
     taints.iter().find(|taint| {
         effects.contains(&taint.effect) && !tolerations.iter().any(|toleration| toleration.tolerates(taint))
     })

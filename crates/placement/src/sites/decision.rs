@@ -58,23 +58,52 @@ pub enum Reason {
     NoWeight,
     Taint(Taint),
     /// What the place has, and what is allowed.
-    Jurisdiction { has: String, allowed: Vec<String> },
+    Jurisdiction {
+        has: String,
+        allowed: Vec<String>,
+    },
     /// `None`: where the place is is not known.
-    TooFar { km: Option<f64>, limit: f64 },
+    TooFar {
+        km: Option<f64>,
+        limit: f64,
+    },
     /// Silent for less than the wait, or with replicas that stay: it keeps what it has, takes nothing new.
-    SilentKept { seconds: u64, wait: u64, stays: bool },
+    SilentKept {
+        seconds: u64,
+        wait: u64,
+        stays: bool,
+    },
     /// Silent for longer than the wait: what it had is placed elsewhere, as room and moves allow.
-    Silent { seconds: u64, wait: u64 },
+    Silent {
+        seconds: u64,
+        wait: u64,
+    },
     /// Draining; `stays` when the replicas are bound to it.
-    Draining { stays: bool },
+    Draining {
+        stays: bool,
+    },
     /// Not one more replica fits. The most that any single node lacks the least of, with numbers.
-    Full { short: Vec<Shortage>, nodes: u32 },
+    Full {
+        short: Vec<Shortage>,
+        nodes: u32,
+    },
     /// One more here would break a required spread.
-    Skew { by: Domain, domain: String, has: u32, fewest: u32, max: u32 },
+    Skew {
+        by: Domain,
+        domain: String,
+        has: u32,
+        fewest: u32,
+        max: u32,
+    },
     /// As many domains as allowed are in use already.
-    DomainLimit { by: Domain, max: u32 },
+    DomainLimit {
+        by: Domain,
+        max: u32,
+    },
     /// The place does not say which domain it is in, and a required spread needs it.
-    NoDomain { by: Domain },
+    NoDomain {
+        by: Domain,
+    },
     /// The site has no part that could take anything.
     NoParts,
     /// It is no longer in the fleet.
