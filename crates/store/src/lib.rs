@@ -14,7 +14,7 @@
 //! | engine | behind the memory | for |
 //! |---|---|---|
 //! | [`MemoryStore`] | nothing | tests, throw-away servers |
-//! | `EmbeddedStore` | an append-only log in a folder | the default: one process |
+//! | [`EmbeddedStore`] | an append-only log in a folder | the default: one process |
 //! | `EtcdStore` | an etcd cluster | several replicas of one API server |
 //!
 //! # Invariants
@@ -36,6 +36,7 @@
 //! the record that the error carries. Call [`Store::compact`] on a schedule with what a [`CompactionSchedule`] says.
 
 mod compaction;
+mod embedded;
 mod error;
 mod memory;
 mod mvcc;
@@ -49,6 +50,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 pub use crate::compaction::CompactionSchedule;
+pub use crate::embedded::{EmbeddedOptions, EmbeddedStore, restore};
 pub use crate::error::StoreError;
 pub use crate::memory::MemoryStore;
 pub use crate::record::{At, Batch, Deleted, Durability, Event, Expect, Page, Range, Record};

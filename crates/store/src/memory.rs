@@ -97,7 +97,7 @@ impl Store for MemoryStore {
     }
 
     async fn backup(&self, folder: &Path) -> Result<u64, StoreError> {
-        Err(StoreError::Unavailable(format!("no backup to {} yet", folder.display())))
+        crate::embedded::backup(self.mvcc.range(Range::all(""))?, folder).await
     }
 
     async fn close(&self) -> Result<(), StoreError> {
