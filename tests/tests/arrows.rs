@@ -16,6 +16,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("net", &["api"]),
     ("node", &["api", "net"]),
     ("testkit", &[]),
+    ("wan", &[]),
 ];
 
 #[test]

@@ -3,16 +3,14 @@
 //! Everything is made through netlink, because a fresh machine may have no `ip` tool. Names carry a prefix, so
 //! that `down` finds them without a record.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use futures::TryStreamExt;
-use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sched::{CloneFlags, setns, unshare};
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use tombolo_wan::Namespace;
 
 const BRIDGE: &str = "tombolo0";
 const PREFIX: &str = "tombolo-";
@@ -30,18 +28,6 @@ pub fn namespace(member: &str) -> String {
     format!("{PREFIX}{member}")
 }
 
-fn namespace_path(name: &str) -> PathBuf {
-    Path::new("/run/netns").join(name)
-}
-
-/// Puts the calling thread into a named namespace. Called before any other thread exists, so it holds for the
-/// whole process.
-pub fn enter(name: &str) -> Result<()> {
-    let path = namespace_path(name);
-    let file = File::open(&path).with_context(|| format!("no network namespace {name:?} ({})", path.display()))?;
-    setns(file, CloneFlags::CLONE_NEWNET).with_context(|| format!("cannot enter network namespace {name:?}; this needs root"))
-}
-
 /// Makes the bridge, if it is not there.
 pub async fn create_bridge() -> Result<()> {
     let handle = connect()?;
@@ -57,29 +43,35 @@ pub async fn create_bridge() -> Result<()> {
 
 /// Makes a member's namespace, its cable to the bridge, and its address.
 pub async fn create_host(member: &str, number: u8) -> Result<()> {
-    let name = namespace(member);
-    create_namespace(&name)?;
+    let namespace = Namespace::create(&namespace(member))?;
     let outside = format!("tombolo{number}");
     let handle = connect()?;
     let bridge = index(&handle, BRIDGE).await?;
-    let file = File::open(namespace_path(&name))?;
+    let file = File::open(namespace.path())?;
     handle.link().add(LinkVeth::new(&outside, "eth0-tmb").build()).execute().await.context("cannot create a cable")?;
     let inside = index(&handle, "eth0-tmb").await?;
     let rename = LinkUnspec::new_with_index(inside).name("eth0").setns_by_fd(file.as_raw_fd()).build();
     handle.link().change(rename).execute().await?;
     let outside = index(&handle, &outside).await?;
     handle.link().change(LinkUnspec::new_with_index(outside).controller(bridge).up().build()).execute().await?;
-    in_namespace(&name, move || async move {
-        let handle = connect()?;
-        let lo = index(&handle, "lo").await?;
-        handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
-        let eth0 = index(&handle, "eth0").await?;
-        handle.address().add(eth0, IpAddr::V4(address(number)), PREFIX_LENGTH).execute().await?;
-        handle.link().change(LinkUnspec::new_with_index(eth0).up().build()).execute().await?;
-        let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(1)).build();
-        handle.route().add(default).execute().await?;
-        Ok(())
-    })
+    namespace.run(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(configure_inside(number))
+    })??;
+    namespace.keep();
+    Ok(())
+}
+
+async fn configure_inside(number: u8) -> Result<()> {
+    let handle = connect()?;
+    let lo = index(&handle, "lo").await?;
+    handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
+    let eth0 = index(&handle, "eth0").await?;
+    handle.address().add(eth0, IpAddr::V4(address(number)), PREFIX_LENGTH).execute().await?;
+    handle.link().change(LinkUnspec::new_with_index(eth0).up().build()).execute().await?;
+    let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(1)).build();
+    handle.route().add(default).execute().await?;
+    Ok(())
 }
 
 /// Plugs a member's cable in or out.
@@ -94,11 +86,8 @@ pub async fn set_link(number: u8, plugged: bool) -> Result<()> {
 
 /// Removes what was made; what is gone already is fine.
 pub async fn remove_all() -> Result<()> {
-    for entry in fs::read_dir("/run/netns").into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with(PREFIX) {
-            let _ = umount2(&entry.path(), MntFlags::MNT_DETACH);
-            fs::remove_file(entry.path()).with_context(|| format!("cannot remove {}", entry.path().display()))?;
-        }
+    for name in Namespace::list(PREFIX) {
+        Namespace::remove(&name)?;
     }
     let handle = connect()?;
     let mut links = handle.link().get().execute();
@@ -113,37 +102,6 @@ pub async fn remove_all() -> Result<()> {
         }
     }
     Ok(())
-}
-
-fn create_namespace(name: &str) -> Result<()> {
-    let path = namespace_path(name);
-    if path.exists() {
-        let _ = umount2(&path, MntFlags::MNT_DETACH);
-    }
-    fs::create_dir_all("/run/netns")?;
-    File::create(&path)?;
-    // A thread of its own: unsharing changes the network of the thread that asks, and that thread ends here.
-    let made = std::thread::spawn(move || -> Result<()> {
-        unshare(CloneFlags::CLONE_NEWNET).context("cannot create a network namespace; this needs root")?;
-        mount(Some("/proc/thread-self/ns/net"), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-            .with_context(|| format!("cannot keep the namespace at {}", path.display()))
-    });
-    made.join().map_err(|_| anyhow::anyhow!("the thread that makes namespaces panicked"))?
-}
-
-/// Runs a future inside a namespace, on a thread of its own.
-fn in_namespace<F, Fut>(name: &str, work: F) -> Result<()>
-where
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = Result<()>>,
-{
-    let name = name.to_owned();
-    let done = std::thread::spawn(move || {
-        enter(&name)?;
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(work())
-    });
-    done.join().map_err(|_| anyhow::anyhow!("the thread in the namespace panicked"))?
 }
 
 fn connect() -> Result<Handle> {

@@ -1,0 +1,53 @@
+//! Which API server a client command talks to: flags first, then the environment, then the sample fleet.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// The flags kubectl users expect.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct Target {
+    /// Path of the kubeconfig; else KUBECONFIG, else ~/.kube/config, else the fleet of `tombolo up`
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Which cluster")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Which cluster")]
+    pub context: Option<String>,
+}
+
+/// A client, and what the kubeconfig said.
+pub struct Connected {
+    pub client: kube::Client,
+    pub config: kube::Config,
+}
+
+impl Target {
+    pub async fn connect(&self) -> Result<Connected> {
+        let config = self.config().await?;
+        let client = kube::Client::try_from(config.clone()).context("the kubeconfig cannot be used")?;
+        Ok(Connected { client, config })
+    }
+
+    async fn config(&self) -> Result<kube::Config> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..Default::default() };
+        let path = self.kubeconfig.clone().or_else(sample_fleet);
+        let kubeconfig = match &path {
+            Some(path) => {
+                Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?
+            }
+            None => Kubeconfig::read().context(
+                "no kubeconfig: give one with --kubeconfig or KUBECONFIG, or start a sample fleet with `tombolo up`",
+            )?,
+        };
+        kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.context("the kubeconfig cannot be used")
+    }
+}
+
+/// The hub of `tombolo up`, when it is there and the user named nothing else.
+fn sample_fleet() -> Option<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    let named = std::env::var_os("KUBECONFIG").is_some() || home.is_some_and(|h| h.join(".kube/config").exists());
+    let hub = PathBuf::from(crate::up::DATA_DIR).join("hub/admin.kubeconfig");
+    (!named && hub.exists()).then_some(hub)
+}

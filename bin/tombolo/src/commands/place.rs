@@ -1,0 +1,47 @@
+//! `tombolo place`: what runs where, one line per object and site.
+
+use anyhow::{Context, Result};
+use kube::api::{Api, ListParams};
+use tombolo_api::{Work, names};
+
+use crate::client::Target;
+use crate::output::{Output, Table};
+
+/// Show which object runs at which site
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  tombolo place\n  tombolo place -o wide\n  tombolo place web")]
+pub struct Args {
+    /// Only objects with this name
+    name: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub async fn run(args: Args, target: &Target) -> Result<()> {
+    let client = target.connect().await?.client;
+    let works: Api<Work> = Api::all(client);
+    let mut works = works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
+    works.retain(|work| args.name.as_ref().is_none_or(|name| &work.spec.root.name == name));
+    works.sort_by(|a, b| (&a.spec.root, &a.metadata.namespace).cmp(&(&b.spec.root, &b.metadata.namespace)));
+    let mut table = Table::new(&["OBJECT", "NAMESPACE", "SITE", "REPLICAS", "READY", "APPLIED", "DRIFT", "MESSAGE"], 6);
+    for work in &works {
+        let status = work.status.clone().unwrap_or_default();
+        let site = work.metadata.namespace.as_deref().and_then(names::site_of_namespace).unwrap_or("-");
+        let applied = work.condition("Applied");
+        let ready = status.pods.values().filter(|pod| pod.ready).count();
+        table.row(vec![
+            format!("{}/{}", work.spec.root.kind.to_lowercase(), work.spec.root.name),
+            work.spec.root.namespace.clone(),
+            site.to_owned(),
+            work.spec.replicas.map_or_else(|| "-".into(), |n| n.to_string()),
+            if work.spec.replicas.is_some() { ready.to_string() } else { "-".into() },
+            applied.map_or_else(|| "Waiting".to_owned(), |c| c.status.clone()),
+            status.drift.len().to_string(),
+            applied.map_or_else(String::new, |c| c.message.clone()),
+        ]);
+    }
+    args.output.print(&table, &works, |work| {
+        let at = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}/{}", at(&work.metadata.namespace), at(&work.metadata.name))
+    })
+}

@@ -1,0 +1,112 @@
+//! `tombolo sites`: the fleet at a glance, and admitting or removing a site.
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
+use serde_json::json;
+use tombolo_api::{Site, names};
+
+use crate::client::Target;
+use crate::output::{Output, Table};
+
+/// Show the sites tied to this hub, approve one that waits, or remove one
+#[derive(clap::Args)]
+#[command(after_help = "Examples:\n  tombolo sites -o wide\n  tombolo sites approve harbour\n  tombolo sites remove harbour")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Let a site in whose certificate request waits for a person
+    Approve { name: String },
+    /// Untie a site; it need not be reachable
+    Remove {
+        name: String,
+        /// Leave the workloads at the site, no longer managed
+        #[arg(long)]
+        keep: bool,
+    },
+}
+
+pub async fn run(args: Args, target: &Target) -> Result<()> {
+    let client = target.connect().await?.client;
+    match args.action {
+        None => list(client, args.output).await,
+        Some(Action::Approve { name }) => approve(client, &name).await,
+        Some(Action::Remove { name, keep }) => remove(client, &name, keep).await,
+    }
+}
+
+async fn list(client: kube::Client, output: Output) -> Result<()> {
+    let sites: Api<Site> = Api::all(client);
+    let sites = sites.list(&ListParams::default()).await.context("cannot list sites: is this a hub?")?.items;
+    output.print(&table(&sites), &sites, |site| format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or("")))
+}
+
+/// Also what `tombolo up` prints.
+pub fn table(sites: &[Site]) -> Table {
+    let mut table = Table::new(&["NAME", "READY", "TIER", "NODES", "CPU FREE", "MEMORY FREE", "RTT", "REGION", "VERSION", "REASON"], 7);
+    for site in sites {
+        let status = site.status.clone().unwrap_or_default();
+        let ready = status.conditions.iter().find(|c| c.r#type == "Ready");
+        let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
+        let free = |resource: &str| {
+            let shapes: Vec<_> = status.shapes.iter().filter_map(|s| Some(format!("{}x{}", s.count, s.free.get(resource)?))).collect();
+            if shapes.is_empty() { "-".to_owned() } else { shapes.join(" ") }
+        };
+        table.row(vec![
+            text(site.metadata.name.clone()),
+            ready.map_or_else(|| "Unknown".to_owned(), |c| c.status.clone()),
+            format!("{:?}", site.spec.tier).to_lowercase(),
+            status.nodes.to_string(),
+            free("cpu"),
+            free("memory"),
+            text(status.latency.clone()),
+            text(site.spec.location.region.clone()),
+            text(status.version.clone()),
+            ready.map_or_else(String::new, |c| c.message.clone()),
+        ]);
+    }
+    table
+}
+
+async fn approve(client: kube::Client, name: &str) -> Result<()> {
+    let requests: Api<CertificateSigningRequest> = Api::all(client);
+    let user = names::site_user(name);
+    let waiting = requests.list(&ListParams::default()).await?.items.into_iter().find(|csr| {
+        let conditions = csr.status.as_ref().and_then(|s| s.conditions.as_ref());
+        let open = conditions.is_none_or(|c| c.is_empty());
+        csr.spec.signer_name == names::SIGNER && open && csr.metadata.name.as_deref().is_some_and(|n| n.contains(name))
+    });
+    let Some(csr) = waiting else {
+        bail!("no certificate request of {user} waits for approval; `kubectl get csr` lists all of them");
+    };
+    let csr_name = csr.metadata.name.unwrap_or_default();
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let approval = json!({"status": {"conditions": [{
+        "type": "Approved", "status": "True", "reason": "ApprovedByPerson",
+        "message": "approved with `tombolo sites approve`", "lastUpdateTime": now,
+    }]}});
+    requests
+        .patch_subresource("approval", &csr_name, &PatchParams::default(), &Patch::Merge(approval))
+        .await
+        .with_context(|| format!("cannot approve {csr_name}"))?;
+    println!("site {name} approved ({csr_name})");
+    Ok(())
+}
+
+async fn remove(client: kube::Client, name: &str, keep: bool) -> Result<()> {
+    let sites: Api<Site> = Api::all(client);
+    if keep {
+        let mark = json!({"metadata": {"annotations": {names::ON_REMOVE_ANNOTATION: "keep"}}});
+        sites.patch(name, &PatchParams::default(), &Patch::Merge(mark)).await.with_context(|| format!("no site {name}"))?;
+    }
+    sites.delete(name, &DeleteParams::default()).await.with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
+    println!("site {name} removed; its replicas are placed elsewhere, and it cleans up by itself if it is ever heard again");
+    Ok(())
+}

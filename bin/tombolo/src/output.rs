@@ -1,0 +1,96 @@
+//! What client commands print: a table for people, or JSON, YAML and names for programs.
+
+use std::io::IsTerminal;
+
+use anyhow::Result;
+use clap::ValueEnum;
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    #[default]
+    Table,
+    Wide,
+    Json,
+    Yaml,
+    Name,
+}
+
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct Output {
+    /// How to print
+    #[arg(short, long, value_enum, default_value = "table")]
+    pub output: Format,
+}
+
+/// One row type of a command: its columns, and which of them only `-o wide` shows.
+pub struct Table {
+    header: Vec<&'static str>,
+    wide_from: usize,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// The columns from `wide_from` on are shown with `-o wide` only.
+    pub fn new(header: &[&'static str], wide_from: usize) -> Self {
+        Self { header: header.to_vec(), wide_from, rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.header.len());
+        self.rows.push(cells);
+    }
+
+    pub fn render(&self, wide: bool) -> String {
+        let columns = if wide { self.header.len() } else { self.wide_from.min(self.header.len()) };
+        let width = |column: usize| {
+            let cells = self.rows.iter().map(|row| row[column].chars().count());
+            cells.chain([self.header[column].len()]).max().unwrap_or(0)
+        };
+        let widths: Vec<_> = (0..columns).map(width).collect();
+        let mut out = String::new();
+        let header = self.header.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            let line: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            out.push_str(line.join("   ").trim_end());
+            out.push('\n');
+        }
+        out
+    }
+}
+
+impl Output {
+    /// Prints `items` as asked. `names` gives `kind/name` for `-o name`.
+    pub fn print<T: Serialize>(self, table: &Table, items: &[T], names: impl Fn(&T) -> String) -> Result<()> {
+        match self.output {
+            Format::Table => print!("{}", table.render(false)),
+            Format::Wide => print!("{}", table.render(true)),
+            Format::Json => println!("{}", serde_json::to_string_pretty(items)?),
+            Format::Yaml => print!("{}", serde_yaml_ng::to_string(items)?),
+            Format::Name => items.iter().for_each(|item| println!("{}", names(item))),
+        }
+        Ok(())
+    }
+}
+
+/// Colour on a terminal only.
+pub fn emphasis(text: &str) -> String {
+    if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
+        format!("\x1b[1m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_line_up_and_wide_ones_wait_for_wide() {
+        let mut table = Table::new(&["NAME", "TIER", "NODE"], 2);
+        table.row(vec!["a-long-name".into(), "edge".into(), "n1".into()]);
+        assert_eq!(table.render(false), "NAME          TIER\na-long-name   edge\n");
+        assert!(table.render(true).ends_with("n1\n"));
+    }
+}
