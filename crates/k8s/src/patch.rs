@@ -11,7 +11,7 @@ mod merge;
 mod strategic;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use thiserror::Error;
 
