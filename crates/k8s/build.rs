@@ -89,12 +89,13 @@ impl Types {
         let (ptr, always, listed) = (has("ptr"), has("always"), has("req"));
         let (merge, retain, replace, map_atomic) =
             (has("merge"), has("retain"), has("replace"), has("mapatomic"));
+        let granular = has("granular");
         let (key, embedded) = (value("key="), value("emb="));
         let shape = self.shape(shape);
         format!(
             "Field {{ name: {name:?}, number: {number}, nested: &[{nested}], shape: {shape}, pointer: {ptr}, \
              required: {always}, listed: {listed}, patch_merge: {merge}, patch_retain_keys: {retain}, \
-             patch_replace: {replace}, merge_key: {key:?}, list: {list}, map_atomic: {map_atomic}, \
+             patch_replace: {replace}, merge_key: {key:?}, list: {list}, map_atomic: {map_atomic}, map_granular: {granular}, \
              default: {default:?}, go: {go:?}, embedded: {embedded:?} }},\n"
         )
     }

@@ -5,7 +5,7 @@
 //! that upstream would store alike are therefore equal here. What strict field validation would object to is
 //! collected on the way, in upstream's words and order.
 
-mod leaf;
+pub(crate) mod leaf;
 mod struct_;
 mod untyped;
 mod yaml_lines;

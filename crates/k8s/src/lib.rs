@@ -5,6 +5,7 @@ pub mod discovery;
 pub mod field;
 mod generated;
 pub mod openapi;
+pub mod protobuf;
 pub mod resources;
 pub mod schema;
 pub mod names;

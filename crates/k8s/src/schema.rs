@@ -42,6 +42,8 @@ pub struct Field {
     pub list: ListType,
     /// `x-kubernetes-map-type: atomic` on this field.
     pub map_atomic: bool,
+    /// `x-kubernetes-map-type: granular` on this field: it overrules [`Type::atomic`] of what the field holds.
+    pub map_granular: bool,
     /// OpenAPI `default`, as JSON text; empty when there is none.
     pub default: &'static str,
     /// The Go type as error texts name it, where the shape does not tell; see [`Field::go_type`].

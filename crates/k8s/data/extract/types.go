@@ -176,8 +176,11 @@ func (t *table) field(out *strings.Builder, f reflect.StructField, jsonTag []str
 		case "map":
 			flags = append(flags, "list="+strings.Join(property.MapKeys, ","))
 		}
-		if property.MapType == "atomic" {
+		switch property.MapType {
+		case "atomic":
 			flags = append(flags, "mapatomic")
+		case "granular":
+			flags = append(flags, "granular")
 		}
 		if d := string(property.Default); d != "" && d != "{}" && d != `""` && d != "0" && d != "false" {
 			flags = append(flags, "default="+d)

@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use crate::quantity;
 
@@ -66,6 +66,15 @@ fn parse(text: &str, layout: &str) -> Result<Timestamp, String> {
 
 fn cannot_parse(text: &str, layout: &str, rest: &str, wanted: &str) -> String {
     format!("parsing time {text:?} as {layout:?}: cannot parse {rest:?} as {wanted:?}")
+}
+
+/// Go writes a whole number without a fraction.
+pub fn float(value: f64) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() < EXACT {
+        return Value::from(value as i64);
+    }
+    Number::from_f64(value).map_or(Value::Null, Value::Number)
 }
 
 pub fn quantity(text: &str) -> Result<Value, String> {

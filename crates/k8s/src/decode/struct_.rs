@@ -202,6 +202,7 @@ impl Slot<'_> {
                 let text = value.to_string();
                 self.integer(value, text)
             }
+            Shape::Float64 if value.is_f64() => Ok(leaf::float(value.as_f64().unwrap_or_default())),
             Shape::Float64 | Shape::Raw => Ok(Value::Number(value)),
             Shape::Quantity => leaf::quantity(&value.to_string()).map_err(|e| self.notes.fail(e)),
             Shape::SchemaOrBool | Shape::SchemaOrArray | Shape::SchemaOrStrings => {

@@ -59,7 +59,6 @@ impl Definitions {
             schema["properties"] = properties.into();
         }
         if !required.is_empty() {
-            required.sort_unstable();
             schema["required"] = required.into();
         }
         if type_.atomic {
@@ -85,6 +84,9 @@ impl Definitions {
         }
         if field.map_atomic {
             schema["x-kubernetes-map-type"] = "atomic".into();
+        }
+        if field.map_granular {
+            schema["x-kubernetes-map-type"] = "granular".into();
         }
         let strategies = [
             (field.patch_merge, "merge"),

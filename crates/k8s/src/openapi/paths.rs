@@ -54,6 +54,15 @@ const DELETE: &[(&str, &str)] = &[
     ("propagationPolicy", "string"),
 ];
 
+/// Verb, method, and the method's name in operation ids.
+const METHODS: &[(&str, &str, &str)] = &[
+    ("create", "post", "Post"),
+    ("delete", "delete", "Delete"),
+    ("get", "get", "Get"),
+    ("patch", "patch", "Patch"),
+    ("update", "put", "Put"),
+];
+
 /// Adds the paths of a resource and the definitions they name.
 pub fn resource(
     paths: &mut Map<String, Value>,
@@ -135,6 +144,23 @@ pub fn resource(
         let kind = (sub.group, sub.version, sub.kind);
         let own = names(sub.kind, sub.group, sub.version);
         let word = capitalised(sub.name);
+        // Streams and proxies: bytes pass through, and no kind describes them.
+        if sub.kind.ends_with("Options") {
+            let connect = |verb: &&str| {
+                let (method, title) = METHODS.iter().find(|(v, ..)| v == verb).map(|(_, m, t)| (*m, *t))?;
+                let id = format!(
+                    "connect{}{title}{scoped}{}{word}",
+                    group_words(row.group, row.version),
+                    row.kind
+                );
+                Some((
+                    method,
+                    Operation { action: "connect", id, kind, body: None, answer: None, parameters: &[] },
+                ))
+            };
+            put(format!("{base}/{{name}}/{}", sub.name), sub.verbs.iter().filter_map(connect).collect());
+            continue;
+        }
         let mut operations = one(&sub.verbs, kind, own.as_ref(), &|verb| id(verb, &word));
         if sub.verbs.contains(&"create") {
             let (body, answer) = (own.clone(), own.clone());
