@@ -1,0 +1,133 @@
+//! What `serve`, `site` and `hub` have in common: a store, an API server on a port, an administrator's kubeconfig.
+
+use std::fs;
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::Request;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserver::{Body, Config, Identity, Server};
+use tombolo_store::{EmbeddedOptions, EmbeddedStore, EtcdStore, MemoryStore, Store};
+
+/// How long running requests may take to finish when the process is asked to end.
+const DRAIN: Duration = Duration::from_secs(5);
+
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// Folder for everything this process keeps
+    #[arg(long, value_name = "DIR")]
+    pub data_dir: PathBuf,
+    /// Address and port to serve on; port 0 takes a free one
+    #[arg(long, default_value = "127.0.0.1:6443", value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// Where objects are kept: embedded, memory, or etcd=URL[,URL]
+    #[arg(long, default_value = "embedded", value_name = "STORE")]
+    pub store: StoreChoice,
+    /// More names or addresses for the serving certificate
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub tls_san: Vec<String>,
+    /// Run inside this network namespace
+    #[arg(long, hide = true)]
+    pub netns: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreChoice {
+    Embedded,
+    Memory,
+    Etcd(Vec<String>),
+}
+
+impl FromStr for StoreChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "embedded" => Ok(Self::Embedded),
+            "memory" => Ok(Self::Memory),
+            _ => match text.strip_prefix("etcd=") {
+                Some(urls) if !urls.is_empty() => Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect())),
+                _ => Err("write embedded, memory, or etcd=URL[,URL]".into()),
+            },
+        }
+    }
+}
+
+/// Opens the store and prepares the API server's configuration for it.
+pub async fn configure(args: &Args) -> Result<Config> {
+    fs::create_dir_all(&args.data_dir).with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
+    let store: Arc<dyn Store> = match &args.store {
+        StoreChoice::Memory => Arc::new(MemoryStore::new()),
+        StoreChoice::Embedded => {
+            Arc::new(EmbeddedStore::open(&args.data_dir.join("store"), EmbeddedOptions::default())?)
+        }
+        StoreChoice::Etcd(urls) => Arc::new(EtcdStore::connect(urls, "/tombolo").await?),
+    };
+    let mut config = Config::new(store);
+    for name in &args.tls_san {
+        match name.parse::<IpAddr>() {
+            Ok(address) => config.addresses.push(address),
+            Err(_) => config.names.push(name.clone()),
+        }
+    }
+    if !args.listen.ip().is_unspecified() && !args.listen.ip().is_loopback() {
+        config.advertise = Some(args.listen);
+    }
+    Ok(config)
+}
+
+/// Listens and writes `admin.kubeconfig`; gives the address that clients use.
+pub async fn listen(server: &Server, args: &Args) -> Result<SocketAddr> {
+    let listening = server.listen(args.listen).await?;
+    let mut address = listening.address;
+    if address.ip().is_unspecified() {
+        address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
+    }
+    let text = server.admin_kubeconfig(&format!("https://{address}"))?;
+    write_private(&kubeconfig_path(args), &text)?;
+    Ok(address)
+}
+
+pub fn kubeconfig_path(args: &Args) -> PathBuf {
+    args.data_dir.join("admin.kubeconfig")
+}
+
+/// Written beside its final name and renamed, so that who waits for the file never reads half of it.
+fn write_private(path: &Path, text: &str) -> Result<()> {
+    let partial = path.with_extension("partial");
+    let wrong = || format!("cannot write {}", path.display());
+    let _ = fs::remove_file(&partial);
+    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&partial).with_context(wrong)?;
+    file.write_all(text.as_bytes()).with_context(wrong)?;
+    fs::rename(&partial, path).with_context(wrong)
+}
+
+/// A client that calls the server in this process: no sockets, no TLS.
+pub fn client(server: &Server, user: &str) -> kube::Client {
+    let (server, identity) = (server.clone(), Identity::system(user));
+    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+        let (server, identity) = (server.clone(), identity.clone());
+        async move { Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::wrap), Some(identity)).await) }
+    });
+    kube::Client::new(service, "default")
+}
+
+/// Waits for SIGTERM or Ctrl-C, then ends in order: the loops first, then the server.
+pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = tokio::signal::ctrl_c() => {}
+        () = loops.cancelled() => {}
+    }
+    loops.cancel();
+    server.shutdown(DRAIN).await?;
+    Ok(())
+}

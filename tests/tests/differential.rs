@@ -1,0 +1,288 @@
+//! The same few thousand good, bad and mutated objects, sent to a real kube-apiserver and to `tombolo serve`, get the
+//! same answers: status code, reason, and the object as it would be stored.
+//!
+//! Writes are dry runs, so no object stands in another one's way. Each base object of `corpus/` is sent as it is, and
+//! then once for every small damage at every place in it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use http::Request;
+use http_body_util::BodyExt;
+use kube::client::Body;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tombolo_testkit::{Fixture, Tombolo, Upstream, UpstreamOptions, require};
+
+/// Share of answers that must agree. Raised as the gap closes; never lowered.
+const AGREEMENT: f64 = 0.90;
+const IN_FLIGHT: usize = 16;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tombolo_answers_as_upstream_does() -> Result<()> {
+    if !require(&[Fixture::Kubectl, Fixture::KubeApiserver, Fixture::Etcd]) {
+        return Ok(());
+    }
+    let upstream = Upstream::start(&UpstreamOptions { lift_limits: true, ..Default::default() })?;
+    let dir = tempfile::tempdir()?;
+    let tombolo = Tombolo::serve(dir.path())?;
+    let servers = [client(&upstream.kubeconfig).await?, client(&tombolo.kubeconfig).await?];
+    for server in &servers {
+        // Pods need it, and no controller makes it here.
+        let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+        send(server, "/api/v1/namespaces/default/serviceaccounts", &account).await?;
+    }
+
+    let cases = cases()?;
+    let mut by_kind: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    let mut differences = Vec::new();
+    for chunk in cases.chunks(IN_FLIGHT) {
+        let answers = futures::future::join_all(chunk.iter().map(|case| compare(&servers, case))).await;
+        for (case, difference) in chunk.iter().zip(answers) {
+            let count = by_kind.entry(case.kind.clone()).or_default();
+            count.1 += 1;
+            match difference? {
+                None => count.0 += 1,
+                Some(text) => differences.push(format!("{} {}: {text}", case.kind, case.what)),
+            }
+        }
+    }
+    let (total, agreed) = (cases.len(), cases.len() - differences.len());
+    for difference in &differences {
+        println!("DIFFERS {difference}");
+    }
+    for (kind, (agreed, total)) in by_kind {
+        println!("{agreed:>5} of {total:<5} {kind}");
+    }
+    println!("{agreed} of {total} answers agree");
+    assert!(total > 2_000, "only {total} cases");
+    assert!(
+        agreed as f64 >= AGREEMENT * total as f64,
+        "only {agreed} of {total} answers agree; see the lines above"
+    );
+    Ok(())
+}
+
+struct Case {
+    kind: String,
+    what: String,
+    path: String,
+    body: Value,
+}
+
+async fn client(kubeconfig: &Path) -> Result<kube::Client> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+    Ok(kube::Client::try_from(config)?)
+}
+
+async fn send(client: &kube::Client, path: &str, body: &Value) -> Result<(u16, Value)> {
+    let request = Request::post(path)
+        .header("content-type", "application/json")
+        .body(Body::from(serde_json::to_vec(body)?))?;
+    let response = client.send(request).await?;
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await?.to_bytes();
+    Ok((code, serde_json::from_slice(&bytes).with_context(|| format!("{path}: not JSON: {bytes:?}"))?))
+}
+
+/// What differs between the two answers, if anything.
+async fn compare(servers: &[kube::Client; 2], case: &Case) -> Result<Option<String>> {
+    let (a, b) = futures::future::join(
+        send(&servers[0], &case.path, &case.body),
+        send(&servers[1], &case.path, &case.body),
+    )
+    .await;
+    let ((code_a, a), (code_b, b)) = (a?, b?);
+    let short = |v: &Value| v["message"].as_str().unwrap_or_default().chars().take(160).collect::<String>();
+    if code_a != code_b {
+        return Ok(Some(format!("upstream {code_a} ({}), tombolo {code_b} ({})", short(&a), short(&b))));
+    }
+    if code_a >= 400 {
+        let same = a["reason"] == b["reason"];
+        return Ok((!same).then(|| format!("reason: upstream {}, tombolo {}", a["reason"], b["reason"])));
+    }
+    Ok(first_difference(&stored(a), &stored(b), String::new()))
+}
+
+/// The object without what every server makes up for itself.
+fn stored(mut object: Value) -> Value {
+    if let Some(metadata) = object["metadata"].as_object_mut() {
+        for made_up in ["uid", "creationTimestamp", "resourceVersion", "managedFields", "selfLink"] {
+            metadata.remove(made_up);
+        }
+    }
+    if object["kind"] == "Service"
+        && let Some(spec) = object["spec"].as_object_mut()
+    {
+        for allocated in ["clusterIP", "clusterIPs"] {
+            let given = spec.get(allocated).is_some_and(|v| v == "None" || v == &json!(["None"]));
+            if !given {
+                spec.remove(allocated);
+            }
+        }
+    }
+    // Times of conditions, and the like.
+    object
+}
+
+fn first_difference(a: &Value, b: &Value, path: String) -> Option<String> {
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            let keys: std::collections::BTreeSet<_> = x.keys().chain(y.keys()).collect();
+            keys.into_iter().find_map(|key| {
+                let (left, right) = (x.get(key).unwrap_or(&Value::Null), y.get(key).unwrap_or(&Value::Null));
+                first_difference(left, right, format!("{path}.{key}"))
+            })
+        }
+        (Value::Array(x), Value::Array(y)) if x.len() == y.len() => {
+            x.iter().zip(y).enumerate().find_map(|(n, (l, r))| first_difference(l, r, format!("{path}[{n}]")))
+        }
+        (Value::String(x), Value::String(y)) if x != y && path.to_lowercase().ends_with("time") => {
+            let _ = (x, y);
+            None
+        }
+        _ if a == b => None,
+        _ => Some(format!("{path}: upstream {a}, tombolo {b}")),
+    }
+}
+
+fn cases() -> Result<Vec<Case>> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("corpus");
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder)?.map(|e| e.map(|e| e.path())).collect::<Result<_, _>>()?;
+    files.sort();
+    let mut cases = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(&file)?;
+        for document in serde_yaml_ng::Deserializer::from_str(&text) {
+            let object = Value::deserialize(document).with_context(|| format!("in {}", file.display()))?;
+            add_cases(&object, &mut cases)?;
+        }
+    }
+    Ok(cases)
+}
+
+const CLUSTER_SCOPED: &[&str] = &[
+    "Namespace",
+    "Node",
+    "PersistentVolume",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "IngressClass",
+    "StorageClass",
+    "CSIDriver",
+    "PriorityClass",
+    "RuntimeClass",
+    "CustomResourceDefinition",
+    "PriorityLevelConfiguration",
+];
+
+fn add_cases(object: &Value, cases: &mut Vec<Case>) -> Result<()> {
+    let kind = object["kind"].as_str().context("a corpus object has no kind")?.to_owned();
+    let version = object["apiVersion"].as_str().context("a corpus object has no apiVersion")?;
+    let lower = kind.to_lowercase();
+    let plural = match lower.as_str() {
+        "endpoints" => lower.clone(),
+        _ if lower.ends_with("cy") => format!("{}ies", &lower[..lower.len() - 1]),
+        _ if lower.ends_with('s') => format!("{lower}es"),
+        _ => format!("{lower}s"),
+    };
+    let root = if version == "v1" { "/api/v1".to_owned() } else { format!("/apis/{version}") };
+    let namespace = if CLUSTER_SCOPED.contains(&kind.as_str()) { "" } else { "/namespaces/default" };
+    let case = |what: String, body: Value, query: &str| Case {
+        kind: kind.clone(),
+        what,
+        path: format!("{root}{namespace}/{plural}?dryRun=All{query}"),
+        body,
+    };
+    cases.push(case("as it is".into(), object.clone(), ""));
+    let mut places = Vec::new();
+    walk(object, String::new(), &mut places);
+    for place in places.iter().filter(|p| !["", "/apiVersion", "/kind"].contains(&p.as_str())) {
+        for (what, damage) in damages(object.pointer(place).unwrap_or(&Value::Null)) {
+            let mut changed = object.clone();
+            apply(&mut changed, place, damage);
+            cases.push(case(format!("{place} {what}"), changed, ""));
+        }
+    }
+    let mut unknown = object.clone();
+    unknown["unknownField"] = json!(1);
+    cases.push(case("unknown field, strict".into(), unknown.clone(), "&fieldValidation=Strict"));
+    cases.push(case("unknown field, ignored".into(), unknown, "&fieldValidation=Ignore"));
+    Ok(())
+}
+
+fn walk(value: &Value, path: String, places: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => {
+            for (key, child) in map {
+                walk(child, format!("{path}/{}", key.replace('~', "~0").replace('/', "~1")), places);
+            }
+        }
+        Value::Array(items) => {
+            for (n, child) in items.iter().enumerate() {
+                walk(child, format!("{path}/{n}"), places);
+            }
+        }
+        _ => {}
+    }
+    places.push(path);
+}
+
+/// Small damages that fit a value's type; `None` removes it.
+fn damages(value: &Value) -> Vec<(&'static str, Option<Value>)> {
+    let mut out = vec![("removed", None), ("null", Some(Value::Null))];
+    match value {
+        Value::String(_) => out.extend([
+            ("empty", Some(json!(""))),
+            ("odd text", Some(json!("Not_Valid!"))),
+            ("number for text", Some(json!(7))),
+        ]),
+        Value::Number(_) => out.extend([
+            ("negative", Some(json!(-1))),
+            ("huge", Some(json!(3_000_000_000_i64))),
+            ("text for number", Some(json!("many"))),
+        ]),
+        Value::Bool(flag) => {
+            out.extend([("flipped", Some(json!(!flag))), ("text for flag", Some(json!("yes")))])
+        }
+        Value::Array(items) => {
+            out.push(("empty", Some(json!([]))));
+            out.push(("object for list", Some(json!({"a": 1}))));
+            if let Some(first) = items.first() {
+                out.push(("doubled", Some(json!([first, first]))));
+            }
+        }
+        Value::Object(_) => out.extend([("empty", Some(json!({}))), ("text for object", Some(json!("x")))]),
+        Value::Null => {}
+    }
+    out
+}
+
+fn apply(object: &mut Value, place: &str, damage: Option<Value>) {
+    match damage {
+        Some(value) => {
+            if let Some(target) = object.pointer_mut(place) {
+                *target = value;
+            }
+        }
+        None => {
+            let Some((parent, key)) = place.rsplit_once('/') else { return };
+            let key = key.replace("~1", "/").replace("~0", "~");
+            match object.pointer_mut(parent) {
+                Some(Value::Object(map)) => {
+                    map.remove(&key);
+                }
+                Some(Value::Array(items)) => {
+                    if let Ok(n) = key.parse::<usize>() {
+                        items.remove(n);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
