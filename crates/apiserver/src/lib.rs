@@ -1,1 +1,48 @@
-//! Tombolo: apiserver.
+//! The Kubernetes API over a [`tombolo_store::Store`].
+//!
+//! # Data model
+//!
+//! ```text
+//!   request ──> who (auth) ──> may they (auth) ──> which row (registry) ──> one set of handlers ──> store
+//!                                                     ^
+//!                           tables (k8s crate) ───────┴──── CustomResourceDefinitions (crd)
+//! ```
+//!
+//! A kind is a row, [`registry::resource::Resource`]; handlers know rows, not kinds. Where a kind differs, `kinds` has
+//! a hook. Objects are kept as the JSON that clients see, less the opening that [`record`] writes.
+//!
+//! # Invariants
+//!
+//! 1. A resource version is the store's revision of the write; the same object at the same version is the same bytes.
+//! 2. A client that was told of its write sees it in effect in its next request (access rules and definitions too).
+//! 3. No watcher can hold back a writer; one that falls behind is told to list again.
+//! 4. Every error leaves as a `Status` made in one place, `http::status`.
+
+mod admission;
+mod auth;
+mod bootstrap;
+mod config;
+mod crd;
+mod discovery;
+mod http;
+mod kinds;
+mod metrics;
+mod mirror;
+mod pods;
+mod record;
+mod registry;
+mod routes;
+mod seam;
+mod server;
+mod subresource;
+mod upgrade;
+mod upkeep;
+
+pub use auth::Identity;
+pub use bootstrap::keys::{KeyError, PemPair};
+pub use config::{Cidr, Config, Limits};
+pub use http::body::{Body, BoxError};
+pub use http::listener::{ListenError, Listening};
+pub use pods::{ConnectError, PodConnector, PodStream, Upstream};
+pub use server::{Server, StartError};
+pub use upgrade::{Io, UpgradeHandler};

@@ -1,0 +1,4 @@
+//! What exists before the first request: keys and the objects every cluster has.
+
+pub mod keys;
+pub mod objects;

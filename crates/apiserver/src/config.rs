@@ -1,0 +1,103 @@
+//! What can be set when a server starts.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use tombolo_store::Store;
+
+use crate::pods::PodConnector;
+use crate::upgrade::UpgradeHandler;
+
+pub struct Config {
+    pub store: Arc<dyn Store>,
+    /// More DNS names and addresses for the serving certificate.
+    pub names: Vec<String>,
+    pub addresses: Vec<IpAddr>,
+    /// Where clients inside the cluster reach this server: the endpoint of Service `default/kubernetes`.
+    pub advertise: Option<SocketAddr>,
+    pub service_cidr: Cidr,
+    pub node_ports: RangeInclusive<u16>,
+    pub cluster_domain: String,
+    /// Issuer of service-account tokens, and their default audience.
+    pub issuer: String,
+    /// How pods are reached for logs, exec and port forwarding; the default dials the kubelet on the pod's node.
+    pub pods: Option<Arc<dyn PodConnector>>,
+    /// Paths on which an authorized client may take over the connection.
+    pub upgrades: HashMap<String, Arc<dyn UpgradeHandler>>,
+    pub limits: Limits,
+}
+
+/// How much may be in flight at once. What does not fit is answered with 429.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    pub reads: usize,
+    pub writes: usize,
+}
+
+/// An IPv4 network.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cidr {
+    pub base: Ipv4Addr,
+    pub bits: u8,
+}
+
+impl Config {
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            names: Vec::new(),
+            addresses: Vec::new(),
+            advertise: None,
+            service_cidr: Cidr { base: Ipv4Addr::new(10, 96, 0, 0), bits: 16 },
+            node_ports: 30000..=32767,
+            cluster_domain: "cluster.local".into(),
+            issuer: "https://kubernetes.default.svc.cluster.local".into(),
+            pods: None,
+            upgrades: HashMap::new(),
+            limits: Limits { reads: 400, writes: 200 },
+        }
+    }
+}
+
+impl Cidr {
+    pub fn size(&self) -> u32 {
+        1u32 << (32 - u32::from(self.bits)).min(31)
+    }
+
+    /// The address that belongs to the API server's own Service.
+    pub fn first(&self) -> IpAddr {
+        self.nth(1).into()
+    }
+
+    pub fn nth(&self, n: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(self.base).wrapping_add(n))
+    }
+
+    /// The position of an address in this network.
+    pub fn index(&self, address: Ipv4Addr) -> Option<u32> {
+        let offset = u32::from(address).checked_sub(u32::from(self.base))?;
+        (offset < self.size()).then_some(offset)
+    }
+}
+
+impl std::fmt::Display for Cidr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.base, self.bits)
+    }
+}
+
+impl std::str::FromStr for Cidr {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text} is not an IPv4 network such as 10.96.0.0/16");
+        let (base, bits) = text.split_once('/').ok_or_else(bad)?;
+        let (base, bits) = (base.parse().map_err(|_| bad())?, bits.parse().map_err(|_| bad())?);
+        if !(8..=30).contains(&bits) {
+            return Err(format!("{text}: between 8 and 30 bits, please"));
+        }
+        Ok(Self { base, bits })
+    }
+}

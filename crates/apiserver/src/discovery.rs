@@ -1,0 +1,38 @@
+//! Discovery: which groups, versions and resources there are.
+
+use http::{Response, StatusCode};
+use tombolo_k8s::discovery::{self, Row};
+
+use crate::http::body::Body;
+use crate::http::negotiate::clauses;
+use crate::http::status::{Failure, Result, bytes_response, json_response};
+use crate::server::Call;
+
+pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
+    let rows: Vec<Row> = discovery::built_in().collect();
+    let document = match parts {
+        ["api"] | ["apis"] if wants_aggregated(call) => {
+            let document = discovery::aggregated(&rows, parts[0] == "api");
+            return Ok(bytes_response(StatusCode::OK, discovery::AGGREGATED, document.to_string()));
+        }
+        ["api"] => Some(discovery::api_versions("")),
+        ["apis"] => Some(discovery::group_list(&rows)),
+        ["api", version] => discovery::resource_list(&rows, "", version),
+        ["apis", group] => discovery::group(&rows, group),
+        ["apis", group, version] => discovery::resource_list(&rows, group, version),
+        _ => None,
+    };
+    match document {
+        Some(document) => Ok(json_response(StatusCode::OK, &document)),
+        None => Err(Failure::no_such_path()),
+    }
+}
+
+fn wants_aggregated(call: &Call) -> bool {
+    clauses(call.accept().unwrap_or_default()).any(|c| {
+        c.media == "application/json"
+            && c.param("g") == Some("apidiscovery.k8s.io")
+            && c.param("v") == Some("v2")
+            && c.param("as") == Some("APIGroupDiscoveryList")
+    })
+}

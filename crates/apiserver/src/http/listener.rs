@@ -1,0 +1,144 @@
+//! Accepting connections: TLS with optional client certificates, HTTP/1.1 and HTTP/2 on one port.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use rustls::server::WebPkiClientVerifier;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::{Identity, x509};
+use crate::bootstrap::keys::{KeyError, PemPair};
+use crate::server::Server;
+
+/// A client that connects but does not finish its TLS handshake is let go after this long.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("cannot listen on {address}: {source}")]
+    Bind { address: SocketAddr, source: std::io::Error },
+    #[error("cannot set up TLS")]
+    Tls(#[from] rustls::Error),
+    #[error("cannot set up TLS: {0}")]
+    Certificate(String),
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+/// A bound port. Dropping it does not stop serving: the server's shutdown does.
+pub struct Listening {
+    pub address: SocketAddr,
+}
+
+pub fn tls_config(ca: &str, serving: &PemPair) -> Result<rustls::ServerConfig, ListenError> {
+    let broken = |e: &dyn std::fmt::Display| ListenError::Certificate(e.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
+        roots.add(certificate.map_err(|e| broken(&e))?)?;
+    }
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
+        .allow_unauthenticated()
+        .build()
+        .map_err(|e| broken(&e))?;
+    let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| broken(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(serving.key.as_bytes()).map_err(|e| broken(&e))?;
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_client_cert_verifier(verifier)
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+/// Accepts until `stop`; every connection is one tracked task.
+pub async fn accept(
+    server: Server,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+) {
+    let acceptor = tokio_rustls::TlsAcceptor::from(tls);
+    loop {
+        let stream = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Out of descriptors, or a client that left: neither ends the server.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    continue;
+                }
+            },
+        };
+        let (server, acceptor) = (server.clone(), acceptor.clone());
+        tracker.spawn(async move { secure(server, acceptor, stream).await });
+    }
+}
+
+async fn secure(server: Server, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let identity =
+        stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).and_then(|c| x509::identity(c));
+    serve(server, stream, identity).await;
+}
+
+/// Serves HTTP/1.1 or HTTP/2 on one byte stream until it ends or the server stops.
+pub async fn serve<I>(server: Server, io: I, identity: Option<Identity>)
+where
+    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let stop = server.stopping();
+    let identity = identity.map(Arc::new);
+    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let (server, identity) = (server.clone(), identity.clone());
+        async move {
+            let response = server.answer(request.map(Into::into), identity).await;
+            Ok::<_, std::convert::Infallible>(response)
+        }
+    });
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(60))
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(1000)
+        .max_header_list_size(64 * 1024)
+        .keep_alive_interval(Duration::from_secs(30))
+        .keep_alive_timeout(Duration::from_secs(30));
+    let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
+    tokio::pin!(connection);
+    let result = tokio::select! {
+        result = connection.as_mut() => result,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "a connection ended");
+    }
+}

@@ -1,0 +1,8 @@
+//! HTTP: bodies, the listener, what a request is about, and error answers.
+
+pub mod body;
+pub mod listener;
+pub mod negotiate;
+pub mod query;
+pub mod route;
+pub mod status;

@@ -1,0 +1,146 @@
+//! Where kinds differ from each other beyond what the tables say.
+//!
+//! Every function here is a hook of the generic write path; most kinds need none of them.
+
+pub mod autoscaling;
+pub mod events;
+pub mod namespaces;
+pub mod pods;
+pub mod services;
+
+use serde_json::Value;
+
+use crate::http::status::Result;
+use crate::registry::resource::Resource;
+use crate::registry::update::Part;
+use crate::registry::write;
+use crate::server::Call;
+
+/// The path of a selectable field; empty when [`selectable`] computes it.
+pub fn selectable_path(name: &str) -> Vec<String> {
+    match name {
+        "status.podIPs" | "status.podIP" | "spec.unschedulable" | "spec.hostNetwork" | "source"
+        | "reportingComponent" | "status.successful" | "status.replicas" => Vec::new(),
+        path => path.split('.').map(str::to_owned).collect(),
+    }
+}
+
+/// Selectable fields that are not simply the text at their path.
+pub fn selectable(_resource: &Resource, name: &str, object: &Value) -> String {
+    let text = |pointer: &str| write::text(object, pointer).to_owned();
+    let flag = |pointer: &str| object.pointer(pointer).and_then(Value::as_bool).unwrap_or(false).to_string();
+    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0).to_string();
+    match name {
+        "spec.unschedulable" => flag("/spec/unschedulable"),
+        "spec.hostNetwork" => flag("/spec/hostNetwork"),
+        "status.podIP" => text("/status/podIP"),
+        "status.podIPs" => {
+            let ips = object.pointer("/status/podIPs").and_then(Value::as_array);
+            let ips: Vec<&str> = ips.into_iter().flatten().filter_map(|ip| ip["ip"].as_str()).collect();
+            ips.join(",")
+        }
+        "source" => match text("/source/component") {
+            component if component.is_empty() => text("/reportingComponent"),
+            component => component,
+        },
+        "reportingComponent" => match text("/reportingComponent") {
+            component if component.is_empty() => text("/source/component"),
+            component => component,
+        },
+        "status.successful" => number("/status/succeeded"),
+        "status.replicas" => number("/status/replicas"),
+        _ => String::new(),
+    }
+}
+
+/// Whether the status that a client sends with a new object is dropped.
+pub fn drops_status(resource: &Resource) -> bool {
+    // A kubelet registers its node with status in one request.
+    !resource.is("", "nodes")
+}
+
+/// Whether a finished delete answers with the object instead of a `Status`.
+pub fn returns_deleted(resource: &Resource) -> bool {
+    matches!(
+        (resource.group.as_str(), resource.plural.as_str()),
+        (
+            "",
+            "pods"
+                | "services"
+                | "persistentvolumes"
+                | "persistentvolumeclaims"
+                | "podtemplates"
+                | "resourcequotas"
+                | "serviceaccounts"
+        ) | ("storage.k8s.io", _)
+    )
+}
+
+/// Seconds between the mark and the removal.
+pub fn grace_period(resource: &Resource, object: &Value, asked: Option<i64>) -> i64 {
+    if resource.is("", "pods") { pods::grace_period(object, asked) } else { 0 }
+}
+
+/// Something other than finalizers keeps a deleted object around.
+pub fn holds(resource: &Resource, object: &Value) -> bool {
+    resource.is("", "namespaces") && namespaces::holds(object)
+}
+
+/// An object was just marked for deletion.
+pub fn marked(resource: &Resource, object: &mut Value) {
+    if resource.is("", "namespaces") {
+        namespaces::terminating(object);
+    }
+}
+
+pub async fn prepare_create(call: &mut Call, resource: &Resource, object: &mut Value) -> Result<()> {
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => namespaces::prepare_create(object),
+        ("", "pods") => pods::prepare_create(object),
+        ("", "persistentvolumes" | "persistentvolumeclaims") => {
+            object["status"] = serde_json::json!({"phase": "Pending"});
+        }
+        _ => {}
+    }
+    let _ = call;
+    Ok(())
+}
+
+pub async fn prepare_update(
+    call: &mut Call,
+    resource: &Resource,
+    part: Part<'_>,
+    object: &mut Value,
+    old: &Value,
+) -> Result<()> {
+    let _ = call;
+    match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "namespaces") => namespaces::prepare_update(part, object, old),
+        ("", "pods") => pods::prepare_update(part, object, old),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Hands out what only the server can (addresses, ports). Runs last, on an object that is otherwise valid.
+pub async fn allocate(
+    call: &mut Call,
+    resource: &Resource,
+    object: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<()> {
+    if resource.is("", "services") {
+        services::allocate(call, object, old, dry_run).await?;
+    }
+    Ok(())
+}
+
+pub async fn created(_call: &mut Call, _resource: &Resource, _object: &Value, _revision: u64) {}
+
+/// A create was prepared but lost: what it was given is free again.
+pub async fn abandoned(_call: &mut Call, _resource: &Resource, _object: &Value) {}
+
+pub async fn updated(_call: &mut Call, _resource: &Resource, _old: &Value, _new: &Value, _revision: u64) {}
+
+pub async fn deleted(_call: &mut Call, _resource: &Resource, _object: &Value, _revision: u64) {}

@@ -1,0 +1,232 @@
+//! How an object is kept in the store, so that lists and watches copy bytes instead of parsing them.
+//!
+//! A value is a small header followed by the *tail* of the object's JSON: everything after the opening
+//! `{"apiVersion":…,"kind":…,"metadata":{"resourceVersion":"`. That opening is the same for all objects of a
+//! served version and is written by [`render`]; so is the resource version, which the store only knows
+//! after the write. Serving one stored object under another version of its group costs nothing.
+//!
+//! ```text
+//! 0       1          5         9              13       ..                              body
+//! | 1     | body u32 | shape u32 | metadata u32 | uid, labels, selectable fields ...     | tail
+//! ```
+//! `body` is where the tail begins, `metadata` the length of the tail up to and including the closing brace
+//! of `metadata`. `shape` names the rules under which the object was normalized (schema, selectable fields);
+//! a reader with other rules parses instead of copying.
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+const FORMAT: u8 = 1;
+const FIXED: usize = 13;
+
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("a stored object is damaged")]
+pub struct Damaged;
+
+/// A stored value, taken apart without copying.
+#[derive(Clone, Copy)]
+pub struct Record<'a> {
+    pub shape: u32,
+    pub uid: &'a str,
+    labels: &'a [u8],
+    fields: &'a [u8],
+    tail: &'a [u8],
+    metadata: usize,
+}
+
+/// Encodes an object. `fields` are the values of the kind's selectable fields, in the kind's order.
+pub fn encode(object: &Value, shape: u32, fields: &[String]) -> Bytes {
+    let empty = Map::new();
+    let map = object.as_object().unwrap_or(&empty);
+    let metadata = map.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
+    let mut out = Vec::with_capacity(512);
+    out.push(FORMAT);
+    out.extend_from_slice(&[0; FIXED - 1]);
+    put_text(&mut out, metadata.get("uid").and_then(Value::as_str).unwrap_or_default());
+    let labels_at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    if let Some(labels) = metadata.get("labels").and_then(Value::as_object) {
+        for (key, value) in labels {
+            put_text(&mut out, key);
+            put_text(&mut out, value.as_str().unwrap_or_default());
+        }
+    }
+    let labels_len = (out.len() - labels_at - 4) as u32;
+    out[labels_at..labels_at + 4].copy_from_slice(&labels_len.to_le_bytes());
+    for field in fields {
+        put_text(&mut out, field);
+    }
+    let body = out.len();
+    out.push(b'"');
+    for (key, value) in metadata.iter().filter(|(k, _)| *k != "resourceVersion") {
+        put_member(&mut out, key, value);
+    }
+    out.push(b'}');
+    let metadata_len = out.len() - body;
+    for (key, value) in map.iter().filter(|(k, _)| !matches!(k.as_str(), "apiVersion" | "kind" | "metadata")) {
+        put_member(&mut out, key, value);
+    }
+    out.push(b'}');
+    out[1..5].copy_from_slice(&(body as u32).to_le_bytes());
+    out[5..9].copy_from_slice(&shape.to_le_bytes());
+    out[9..13].copy_from_slice(&(metadata_len as u32).to_le_bytes());
+    out.shrink_to_fit();
+    out.into()
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str) {
+    out.extend_from_slice(&(text.len() as u32).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}
+
+fn put_member(out: &mut Vec<u8>, key: &str, value: &Value) {
+    out.push(b',');
+    write_json(out, &key);
+    out.push(b':');
+    write_json(out, value);
+}
+
+fn write_json(out: &mut Vec<u8>, value: &impl serde::Serialize) {
+    serde_json::to_writer(out, value).expect("JSON of strings and values always writes to memory");
+}
+
+fn take_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
+    let len = u32::from_le_bytes(bytes.get(..4)?.try_into().ok()?) as usize;
+    let text = std::str::from_utf8(bytes.get(4..4 + len)?).ok()?;
+    Some((text, &bytes[4 + len..]))
+}
+
+/// The opening of every rendering of a kind at one version.
+pub fn prefix(api_version: &str, kind: &str) -> String {
+    format!("{{\"apiVersion\":\"{api_version}\",\"kind\":\"{kind}\",\"metadata\":{{\"resourceVersion\":\"")
+}
+
+/// The opening of metadata-only renderings.
+pub const METADATA_PREFIX: &str =
+    "{\"apiVersion\":\"meta.k8s.io/v1\",\"kind\":\"PartialObjectMetadata\",\"metadata\":{\"resourceVersion\":\"";
+
+impl<'a> Record<'a> {
+    pub fn read(value: &'a [u8]) -> Result<Self, Damaged> {
+        Self::split(value).ok_or(Damaged)
+    }
+
+    fn split(value: &'a [u8]) -> Option<Self> {
+        if *value.first()? != FORMAT {
+            return None;
+        }
+        let number = |at: usize| Some(u32::from_le_bytes(value.get(at..at + 4)?.try_into().ok()?));
+        let (body, shape, metadata) = (number(1)? as usize, number(5)?, number(9)? as usize);
+        let (uid, rest) = take_text(value.get(FIXED..body)?)?;
+        let len = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
+        let tail = value.get(body..)?;
+        (metadata <= tail.len()).then_some(())?;
+        Some(Self { shape, uid, labels: rest.get(4..4 + len)?, fields: &rest[4 + len..], tail, metadata })
+    }
+
+    pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
+        let mut rest = self.labels;
+        std::iter::from_fn(move || {
+            let (key, after) = take_text(rest)?;
+            let (value, after) = take_text(after)?;
+            rest = after;
+            Some((key, value))
+        })
+    }
+
+    pub fn label(&self, key: &str) -> Option<&'a str> {
+        self.labels().find(|(k, _)| *k == key).map(|(_, v)| v)
+    }
+
+    /// The value of the kind's n-th selectable field.
+    pub fn field(&self, index: usize) -> &'a str {
+        let mut rest = self.fields;
+        let mut found = "";
+        for _ in 0..=index {
+            let Some((text, after)) = take_text(rest) else { return "" };
+            (found, rest) = (text, after);
+        }
+        found
+    }
+
+    /// Appends the object's JSON as of `revision`.
+    pub fn render_into(&self, out: &mut Vec<u8>, prefix: &str, revision: u64) {
+        out.extend_from_slice(prefix.as_bytes());
+        push_number(out, revision);
+        out.extend_from_slice(self.tail);
+    }
+
+    pub fn render(&self, prefix: &str, revision: u64) -> Vec<u8> {
+        let mut out = Vec::with_capacity(prefix.len() + 20 + self.tail.len());
+        self.render_into(&mut out, prefix, revision);
+        out
+    }
+
+    /// Appends a `PartialObjectMetadata`.
+    pub fn render_metadata_into(&self, out: &mut Vec<u8>, revision: u64) {
+        out.extend_from_slice(METADATA_PREFIX.as_bytes());
+        push_number(out, revision);
+        out.extend_from_slice(&self.tail[..self.metadata]);
+        out.push(b'}');
+    }
+
+    pub fn size(&self, prefix: &str) -> usize {
+        prefix.len() + 20 + self.tail.len()
+    }
+
+    pub fn parse(&self, prefix: &str, revision: u64) -> Result<Value, Damaged> {
+        serde_json::from_slice(&self.render(prefix, revision)).map_err(|_| Damaged)
+    }
+}
+
+pub fn push_number(out: &mut Vec<u8>, number: u64) {
+    let mut digits = [0u8; 20];
+    let mut at = digits.len();
+    let mut rest = number;
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_object_comes_back_with_its_resource_version() {
+        let object = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "a", "uid": "u", "labels": {"app": "x", "tier": ""}, "resourceVersion": "1"},
+            "spec": {"nodeName": "n\"1"},
+        });
+        let value = encode(&object, 7, &["n\"1".into(), String::new()]);
+        let record = Record::read(&value).unwrap();
+        assert_eq!((record.shape, record.uid, record.label("app")), (7, "u", Some("x")));
+        assert_eq!((record.label("tier"), record.label("none")), (Some(""), None));
+        assert_eq!((record.field(0), record.field(1), record.field(2)), ("n\"1", "", ""));
+        let mut expected = object.clone();
+        expected["metadata"]["resourceVersion"] = "1234".into();
+        assert_eq!(record.parse(&prefix("v1", "Pod"), 1234).unwrap(), expected);
+        let mut partial = Vec::new();
+        record.render_metadata_into(&mut partial, 9);
+        let partial: Value = serde_json::from_slice(&partial).unwrap();
+        assert_eq!(partial["metadata"]["name"], "a");
+        assert_eq!(partial["kind"], "PartialObjectMetadata");
+        assert!(partial.get("spec").is_none());
+    }
+
+    #[test]
+    fn damaged_bytes_are_refused_not_misread() {
+        let value = encode(&json!({"metadata": {"name": "a"}}), 0, &[]);
+        for cut in 0..FIXED {
+            assert!(Record::read(&value[..cut]).is_err());
+        }
+        assert!(Record::read(b"{}").is_err());
+    }
+}

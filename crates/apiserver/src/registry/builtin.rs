@@ -1,0 +1,99 @@
+//! The built-in rows, made from the tables once at start.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tombolo_k8s::resources::{self, Deletion, RESOURCES};
+use tombolo_store::Durability;
+
+use super::resource::{Conversion, Resource, Rules, SelectableField, Shared, Subresource, TENANT};
+use super::schema::Schema;
+use crate::record;
+
+/// All built-in rows, in upstream's order of groups.
+pub struct BuiltIn {
+    rows: Vec<Shared>,
+    by_name: HashMap<(&'static str, &'static str, &'static str), usize>,
+}
+
+impl BuiltIn {
+    pub fn new() -> Self {
+        let rows: Vec<Shared> = RESOURCES.iter().map(|row| Arc::new(resource(row))).collect();
+        let by_name =
+            RESOURCES.iter().enumerate().map(|(i, row)| ((row.group, row.version, row.plural), i)).collect();
+        Self { rows, by_name }
+    }
+
+    pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Shared> {
+        self.by_name.get(&(group, version, plural)).map(|i| &self.rows[*i])
+    }
+
+    pub fn rows(&self) -> &[Shared] {
+        &self.rows
+    }
+
+    pub fn has_group(&self, group: &str) -> bool {
+        RESOURCES.iter().any(|row| row.group == group)
+    }
+}
+
+fn resource(row: &'static resources::Resource) -> Resource {
+    let (home, conversion) = home(row);
+    let api_version = row.api_version();
+    Resource {
+        group: row.group.into(),
+        version: row.version.into(),
+        plural: row.plural.into(),
+        singular: row.singular.into(),
+        kind: row.kind.into(),
+        list_kind: row.list_kind.into(),
+        namespaced: row.namespaced,
+        verbs: row.verbs.to_vec(),
+        short_names: row.short_names.iter().map(|s| (*s).into()).collect(),
+        categories: row.categories.iter().map(|s| (*s).into()).collect(),
+        subresources: row
+            .subresources
+            .iter()
+            .map(|s| Subresource {
+                name: s.name.into(),
+                kind: (s.group.into(), s.version.into(), s.kind.into()),
+                verbs: s.verbs.to_vec(),
+            })
+            .collect(),
+        schema: Schema::BuiltIn(row),
+        rules: Rules {
+            create_on_update: row.create_on_update,
+            unconditional_update: row.unconditional_update,
+            generation: row.generation,
+            orphan_by_default: row.deletion == Deletion::Orphan,
+        },
+        place: place(home, row.plural),
+        durability: if row.volatile { Durability::Volatile } else { Durability::Durable },
+        prefix: record::prefix(&api_version, row.kind),
+        fields: row.fields.iter().map(|name| selectable(name)).collect(),
+        shape: 1,
+        canonical: conversion.is_none(),
+        conversion,
+    }
+}
+
+pub fn place(group: &str, plural: &str) -> String {
+    let group = if group.is_empty() { "core" } else { group };
+    format!("/{TENANT}/{group}/{plural}/")
+}
+
+/// Where a kind is kept, and how it is turned into and out of that form: some kinds are served by two groups or
+/// versions but stored once.
+fn home(row: &'static resources::Resource) -> (&'static str, Option<&'static Conversion>) {
+    match (row.group, row.version, row.plural) {
+        ("events.k8s.io", _, "events") => ("", Some(&crate::kinds::events::CONVERSION)),
+        ("autoscaling", "v1", "horizontalpodautoscalers") => {
+            (row.group, Some(&crate::kinds::autoscaling::CONVERSION))
+        }
+        _ => (row.group, None),
+    }
+}
+
+fn selectable(name: &'static str) -> SelectableField {
+    SelectableField { name: name.into(), path: crate::kinds::selectable_path(name) }
+}

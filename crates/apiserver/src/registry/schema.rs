@@ -1,0 +1,68 @@
+//! What a kind's objects look like: a built-in type from the tables, or the schema of a definition.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tombolo_k8s::field::FieldError;
+use tombolo_k8s::resources;
+
+use super::resource::Resource;
+use super::update::Part;
+use crate::crd::CustomSchema;
+
+#[derive(Debug)]
+pub enum Schema {
+    BuiltIn(&'static resources::Resource),
+    Custom(Arc<CustomSchema>),
+}
+
+impl Schema {
+    pub fn is_custom(&self) -> bool {
+        matches!(self, Self::Custom(_))
+    }
+
+    /// Whether a stored record can be shown as it is.
+    pub fn copies(&self, resource: &Resource, shape: u32) -> bool {
+        match self {
+            Self::BuiltIn(_) => resource.conversion.is_none(),
+            Self::Custom(_) => shape == resource.shape,
+        }
+    }
+
+    /// What is done to an object that is read from the store: custom resources get defaults that were added to
+    /// their schema after they were written.
+    pub fn read(&self, object: &mut Value) {
+        if let Self::Custom(custom) = self {
+            custom.prune(object);
+            custom.default(object);
+        }
+    }
+
+    pub fn default(&self, object: &mut Value) {
+        match self {
+            Self::BuiltIn(row) => crate::seam::default(row, object),
+            Self::Custom(custom) => custom.default(object),
+        }
+    }
+
+    pub fn validate(&self, resource: &Resource, object: &Value, old: Option<(&Value, Part<'_>)>) -> Vec<FieldError> {
+        match self {
+            Self::BuiltIn(row) => crate::seam::validate(row, object, old.map(|(o, p)| (o, p.name()))),
+            Self::Custom(custom) => custom.validate(resource, object, old),
+        }
+    }
+
+    pub fn columns(&self, _resource: &Resource) -> Value {
+        match self {
+            Self::BuiltIn(row) => crate::seam::columns(row),
+            Self::Custom(custom) => custom.columns(),
+        }
+    }
+
+    pub fn cells(&self, _resource: &Resource, object: &Value, now: i64) -> Value {
+        match self {
+            Self::BuiltIn(row) => crate::seam::cells(row, object, now),
+            Self::Custom(custom) => json!(custom.cells(object, now)),
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Replacing objects, and the loop that every change of an existing object runs in.
+
+use std::borrow::Cow;
+
+use http::{Response, StatusCode};
+use serde_json::Value;
+use tombolo_k8s::field::FieldError;
+use tombolo_store::Expect;
+
+use super::resource::Shared;
+use super::write::{self, WriteOptions, Written, metadata};
+use super::{codec, create, delete, ownership, render};
+use crate::admission::{self, Operation};
+use crate::http::body::Body;
+use crate::http::negotiate;
+use crate::http::status::{Failure, Result};
+use crate::kinds;
+use crate::server::Call;
+
+/// Which part of an object a request may change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part<'a> {
+    Main,
+    Status,
+    /// Another subresource, which says itself what it changes.
+    Other(&'a str),
+}
+
+impl<'a> Part<'a> {
+    pub fn of(subresource: &'a str) -> Self {
+        match subresource {
+            "" => Self::Main,
+            "status" => Self::Status,
+            other => Self::Other(other),
+        }
+    }
+
+    pub fn name(&self) -> &'a str {
+        match self {
+            Self::Main => "",
+            Self::Status => "status",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+/// A change proposed for an object.
+pub struct Proposal {
+    pub object: Value,
+    /// Managed fields are already final (server-side apply computes them itself).
+    pub owned: bool,
+}
+
+/// More lost races than this in a row mean that something rewrites the object without end.
+const TRIES: usize = 100;
+
+pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
+    let output = negotiate::negotiate(call.accept(), negotiate::ALL)?;
+    let options = WriteOptions::parse(&call.query, call.user_agent(), "UpdateOptions", false)?;
+    let mut object = codec::read_object(call, resource, body, options.validation).await?;
+    let target = call.target.clone();
+    write::check_place(resource, &mut object, &target.namespace, &target.name)?;
+    let part = Part::of(&target.subresource);
+    if part == Part::Main && resource.rules.create_on_update {
+        let key = resource.key(&target.namespace, &target.name);
+        if call.app.get(&key).await?.is_none() {
+            call.authorize_also("create").await?;
+            metadata(&mut object).remove("resourceVersion");
+            metadata(&mut object).remove("uid");
+            let written = create::create(call, resource, object, &options).await?;
+            return render::stored(output, resource, &call.query, written.code, &written.value, written.revision);
+        }
+    }
+    let written = change(call, resource, part, &options, |_| {
+        Ok(Proposal { object: object.clone(), owned: false })
+    })
+    .await?;
+    render::stored(output, resource, &call.query, written.code, &written.value, written.revision)
+}
+
+/// Reads the object, lets `propose` change it, and writes the result if nobody else wrote meanwhile; otherwise
+/// again. A proposal that names a resource version is held to it.
+pub async fn change(
+    call: &mut Call,
+    resource: &Shared,
+    part: Part<'_>,
+    options: &WriteOptions,
+    mut propose: impl FnMut(&Value) -> Result<Proposal>,
+) -> Result<Written> {
+    let (namespace, name) = (call.target.namespace.clone(), call.target.name.clone());
+    let key = resource.key(&namespace, &name);
+    for _ in 0..TRIES {
+        let Some(stored) = call.app.get(&key).await? else { return Err(resource.not_found(&name)) };
+        let old = resource.decode(&stored.value, stored.revision).map_err(Failure::internal)?;
+        let Proposal { object: mut new, owned } = propose(&old)?;
+        check_version(resource, &name, &old, &new, stored.revision, part)?;
+        keep_system_metadata(&mut new, &old);
+        match part {
+            Part::Main => keep_status(resource, &mut new, &old),
+            Part::Status => keep_all_but_status(resource, &mut new, &old),
+            Part::Other(_) => {}
+        }
+        resource.schema.default(&mut new);
+        kinds::prepare_update(call, resource, part, &mut new, &old).await?;
+        admission::admit(call, resource, Operation::Update(part), &mut new, Some(&old), options.dry_run).await?;
+        if resource.rules.generation && part != Part::Status && spec_changed(&new, &old) {
+            let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
+            metadata(&mut new).insert("generation".into(), (generation + 1).into());
+        }
+        if !owned {
+            ownership::track_update(resource, &old, &mut new, part, options);
+        }
+        let errors = resource.schema.validate(resource, &new, Some((&old, part)));
+        if !errors.is_empty() {
+            return Err(resource.invalid(&name, &errors));
+        }
+        kinds::allocate(call, resource, &mut new, Some(&old), options.dry_run).await?;
+        if same(&new, &old) {
+            return Ok(Written { value: stored.value, revision: stored.revision, code: StatusCode::OK });
+        }
+        let last = write::is_deleting(&new) && delete::is_released(resource, &new);
+        let old_stored = resource.to_stored(old);
+        let new_stored = resource.to_stored(new);
+        let value = resource.encode(&new_stored);
+        if options.dry_run {
+            return Ok(Written { value, revision: stored.revision, code: StatusCode::OK });
+        }
+        if last {
+            // The last finalizer is gone: what was being deleted goes now.
+            if let Some(revision) = delete::remove(call, resource, &key, Expect::Revision(stored.revision)).await? {
+                kinds::deleted(call, resource, &new_stored, revision).await;
+                return Ok(Written { value, revision, code: StatusCode::OK });
+            }
+            continue;
+        }
+        if let Some(revision) =
+            write::put(call, resource, &key, value.clone(), Expect::Revision(stored.revision)).await?
+        {
+            kinds::updated(call, resource, &old_stored, &new_stored, revision).await;
+            return Ok(Written { value, revision, code: StatusCode::OK });
+        }
+    }
+    Err(resource.conflict(&name, "too many concurrent writers; try again"))
+}
+
+fn check_version(
+    resource: &Shared,
+    name: &str,
+    old: &Value,
+    new: &Value,
+    revision: u64,
+    part: Part<'_>,
+) -> Result<()> {
+    let given: Cow<str> = match new.pointer("/metadata/resourceVersion") {
+        Some(Value::String(text)) => Cow::Borrowed(text),
+        Some(Value::Null) | None => Cow::Borrowed(""),
+        Some(other) => Cow::Owned(other.to_string()),
+    };
+    match given.as_ref() {
+        "" | "0" if resource.rules.unconditional_update || matches!(part, Part::Other(_)) => {}
+        "" | "0" => {
+            let error = FieldError::invalid(
+                "metadata.resourceVersion",
+                &0.into(),
+                "must be specified for an update",
+            );
+            return Err(resource.invalid(name, &[error]));
+        }
+        given => match given.parse::<u64>() {
+            Ok(version) if version == revision => {}
+            Ok(_) => return Err(resource.modified(name)),
+            Err(_) => {
+                let error =
+                    FieldError::invalid("metadata.resourceVersion", &given.into(), "must be a decimal integer");
+                return Err(resource.invalid(name, &[error]));
+            }
+        },
+    }
+    let (uid, old_uid) = (write::text(new, "/metadata/uid"), write::text(old, "/metadata/uid"));
+    if !uid.is_empty() && uid != old_uid {
+        let why = format!(
+            "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
+        );
+        return Err(resource.conflict(name, why));
+    }
+    Ok(())
+}
+
+/// What only the server sets survives whatever the client sent.
+fn keep_system_metadata(new: &mut Value, old: &Value) {
+    let old_metadata = old.get("metadata").and_then(Value::as_object);
+    let managed = ["managedFields"];
+    let metadata = metadata(new);
+    for key in [
+        "uid",
+        "creationTimestamp",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+        "resourceVersion",
+        "name",
+        "namespace",
+        "generateName",
+    ] {
+        match old_metadata.and_then(|m| m.get(key)) {
+            Some(value) => {
+                metadata.insert(key.into(), value.clone());
+            }
+            None => {
+                metadata.remove(key);
+            }
+        }
+    }
+    metadata.remove("selfLink");
+    for key in managed {
+        // An absent list means "not mine to say"; an explicit empty one resets ownership.
+        if !metadata.contains_key(key)
+            && let Some(value) = old_metadata.and_then(|m| m.get(key))
+        {
+            metadata.insert(key.into(), value.clone());
+        }
+    }
+}
+
+fn keep_status(resource: &Shared, new: &mut Value, old: &Value) {
+    if !resource.has_status() {
+        return;
+    }
+    let map = new.as_object_mut().expect("decoded objects are JSON objects");
+    match old.get("status") {
+        Some(status) => {
+            map.insert("status".into(), status.clone());
+        }
+        None => {
+            map.remove("status");
+        }
+    }
+}
+
+fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
+    let status = new.get("status").cloned();
+    let proposed = new.get("metadata").cloned();
+    *new = old.clone();
+    let map = new.as_object_mut().expect("decoded objects are JSON objects");
+    match status {
+        Some(status) => {
+            map.insert("status".into(), status);
+        }
+        None => {
+            map.remove("status");
+        }
+    }
+    let Some(Value::Object(proposed)) = proposed else { return };
+    let keep: &[&str] = if resource.schema.is_custom() {
+        &["managedFields"]
+    } else if matches!(resource.group.as_str(), "apps" | "batch") {
+        &["managedFields", "annotations", "finalizers"]
+    } else {
+        &["managedFields", "annotations", "labels", "finalizers"]
+    };
+    let metadata = metadata(new);
+    for key in keep {
+        match proposed.get(*key) {
+            Some(value) => {
+                metadata.insert((*key).into(), value.clone());
+            }
+            None => {
+                metadata.remove(*key);
+            }
+        }
+    }
+}
+
+/// Whether anything changed that the generation counts: all but metadata and status.
+fn spec_changed(new: &Value, old: &Value) -> bool {
+    let counts = |key: &str| !matches!(key, "metadata" | "status" | "apiVersion" | "kind");
+    let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
+    new.iter().filter(|(k, _)| counts(k)).any(|(k, v)| old.get(k) != Some(v))
+        || old.keys().filter(|k| counts(k)).any(|k| !new.contains_key(k))
+}
+
+fn same(new: &Value, old: &Value) -> bool {
+    new == old
+}

@@ -1,0 +1,259 @@
+//! Watching: one newline-separated JSON document per event.
+//!
+//! Plain events are rendered once per change and shared by all watchers; a watcher with a selector or another
+//! form renders for itself. A client that does not read stops only its own stream: the store drops a
+//! watcher that falls out of the history, and the stream then ends with a 410 that makes the client list again.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use tokio::time::Instant;
+use tombolo_store::{At, Event, Range, StoreError, Watch};
+
+use super::options::{Filter, ListOptions};
+use super::render::Form;
+use super::resource::Shared;
+use crate::http::body::Body;
+use crate::http::negotiate::{self, Output};
+use crate::http::status::{Failure, Result, bytes_response};
+use crate::record::Record;
+use crate::server::Call;
+
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// Initial events are sent in pieces of about this size.
+const PIECE: usize = 64 * 1024;
+
+struct Stream {
+    resource: Shared,
+    filter: Filter,
+    form: Form,
+    watch: Option<Watch>,
+    /// Initial state still to be sent, in reverse.
+    initial: Vec<tombolo_store::Record>,
+    /// Ends the initial events with a bookmark at this revision.
+    initial_end: Option<u64>,
+    bookmarks: bool,
+    shared: bool,
+    deadline: Pin<Box<tokio::time::Sleep>>,
+    next_bookmark: Pin<Box<tokio::time::Sleep>>,
+    stop: tokio_util::sync::CancellationToken,
+    columns_sent: bool,
+    /// Held as long as the stream lives: what the metrics count.
+    _open: crate::metrics::OpenWatch,
+}
+
+pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
+    let mut options = ListOptions::parse(resource, &call.query, true)?;
+    let output = negotiate::negotiate(call.accept(), negotiate::ALL)?;
+    let output = if output == Output::Yaml { Output::Json } else { output };
+    if !call.target.name.is_empty() && options.filter.name.is_none() {
+        // The old form of a watch, on the URL of one object.
+        options.filter = Filter::named(&call.target.name);
+    }
+    let mut scope = resource.scope(&call.target.namespace);
+    if let Some(name) = &options.filter.name
+        && (!resource.namespaced || !call.target.namespace.is_empty())
+    {
+        scope.push_str(name);
+    }
+    let wants_initial = match options.initial_events {
+        Some(wanted) => wanted,
+        None => options.version.is_none_or(|v| v == 0),
+    };
+    let mut initial = Vec::new();
+    let mut initial_end = None;
+    let after = if wants_initial {
+        let at = match options.version {
+            None => At::Latest,
+            Some(0) => At::Cached,
+            Some(version) => At::AtLeast(version),
+        };
+        let range = Range { prefix: &scope, at, ..Range::default() };
+        let page = call.app.store.range(range).await.map_err(|e| call.app.store_failure(e))?;
+        initial = page.records;
+        initial.retain(|r| options.filter.matches(resource, &r.key, &r.value));
+        initial.reverse();
+        if options.initial_events == Some(true) && options.bookmarks {
+            initial_end = Some(page.revision);
+        }
+        page.revision
+    } else {
+        match options.version {
+            None | Some(0) => call.app.store.revision().await.map_err(|e| call.app.store_failure(e))?,
+            Some(version) => version,
+        }
+    };
+    let watch = match call.app.store.watch(&scope, after).await {
+        Ok(watch) => watch,
+        Err(error @ (StoreError::Compacted { .. } | StoreError::Lagged { .. })) => {
+            let line = error_line(&too_old(&error));
+            return Ok(bytes_response(StatusCode::OK, "application/json", line));
+        }
+        Err(error) => return Err(call.app.store_failure(error)),
+    };
+    let seconds = options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
+    let stream = Stream {
+        resource: resource.clone(),
+        shared: output == Output::Json && resource.canonical,
+        form: Form::new(output, resource, &call.query),
+        filter: options.filter,
+        watch: Some(watch),
+        initial,
+        initial_end,
+        bookmarks: options.bookmarks,
+        deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
+        next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
+        stop: call.app.stop.clone(),
+        columns_sent: false,
+        _open: call.app.metrics.open_watch(),
+    };
+    let body = Body::stream(futures::stream::unfold(stream, |mut stream| async move {
+        stream.next().await.map(|bytes| (Ok(bytes), stream))
+    }));
+    Ok(bytes_response(StatusCode::OK, "application/json", body))
+}
+
+impl Stream {
+    async fn next(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while let Some(record) = self.initial.pop() {
+            self.event(&mut out, "ADDED", &record.value, record.revision);
+            if out.len() >= PIECE {
+                return Some(out.into());
+            }
+        }
+        if self.initial.capacity() > 0 {
+            self.initial = Vec::new();
+        }
+        if let Some(revision) = self.initial_end.take() {
+            out.extend_from_slice(b"{\"type\":\"BOOKMARK\",\"object\":");
+            self.form.bookmark(&mut out, revision, true);
+            out.extend_from_slice(b"}\n");
+        }
+        if !out.is_empty() {
+            return Some(out.into());
+        }
+        loop {
+            let watch = self.watch.as_mut()?;
+            tokio::select! {
+                biased;
+                () = self.stop.cancelled() => return self.farewell(),
+                batch = watch.next() => match batch {
+                    Ok(batch) => {
+                        if let Some(bytes) = self.batch(&batch.events) {
+                            return Some(bytes);
+                        }
+                    }
+                    Err(StoreError::Closed) => return None,
+                    Err(error) => {
+                        self.watch = None;
+                        return Some(error_line(&too_old(&error)));
+                    }
+                },
+                () = self.deadline.as_mut() => return self.farewell(),
+                () = self.next_bookmark.as_mut() => {
+                    self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
+                    if self.bookmarks {
+                        return Some(self.bookmark_line());
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last bookmark before the stream ends, so that the client resumes close to now.
+    fn farewell(&mut self) -> Option<Bytes> {
+        let line = self.bookmarks.then(|| self.bookmark_line());
+        self.watch = None;
+        line
+    }
+
+    fn bookmark_line(&mut self) -> Bytes {
+        let revision = self.watch.as_mut().map_or(0, Watch::progress);
+        let mut out = b"{\"type\":\"BOOKMARK\",\"object\":".to_vec();
+        self.form.bookmark(&mut out, revision, false);
+        out.extend_from_slice(b"}\n");
+        out.into()
+    }
+
+    fn batch(&mut self, events: &[std::sync::Arc<Event>]) -> Option<Bytes> {
+        let mut out = Vec::new();
+        let alone = events.len() == 1;
+        for event in events {
+            let matched =
+                |value: &Option<Bytes>| value.as_ref().is_some_and(|v| self.filter.matches(&self.resource, &event.key, v));
+            let (kind, value) = match (matched(&event.previous), matched(&event.value)) {
+                (false, false) => continue,
+                (false, true) => ("ADDED", event.value.as_ref()),
+                (true, true) => ("MODIFIED", event.value.as_ref()),
+                (true, false) => ("DELETED", event.previous.as_ref()),
+            };
+            let plain = plain_kind(event) == kind && (kind != "DELETED" || event.is_deletion());
+            if self.shared && plain {
+                let line = event.rendered(|event| render_shared(&self.resource, event));
+                if alone {
+                    return Some(line.clone());
+                }
+                out.extend_from_slice(line);
+            } else if let Some(value) = value {
+                self.event(&mut out, kind, value, event.revision);
+            }
+        }
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    fn event(&mut self, out: &mut Vec<u8>, kind: &str, value: &[u8], revision: u64) {
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",\"object\":");
+        self.form.single(out, value, revision, !self.columns_sent);
+        self.columns_sent = true;
+        out.extend_from_slice(b"}\n");
+    }
+}
+
+fn plain_kind(event: &Event) -> &'static str {
+    match (&event.previous, &event.value) {
+        (None, _) => "ADDED",
+        (Some(_), Some(_)) => "MODIFIED",
+        (Some(_), None) => "DELETED",
+    }
+}
+
+/// The form of an event that all plain watchers share.
+fn render_shared(resource: &Shared, event: &Event) -> Bytes {
+    let Some(value) = event.value.as_ref().or(event.previous.as_ref()) else { return Bytes::new() };
+    let mut out = Vec::with_capacity(value.len() + 128);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(plain_kind(event).as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    match Record::read(value) {
+        Ok(record) if resource.schema.copies(resource, record.shape) => {
+            record.render_into(&mut out, &resource.prefix, event.revision);
+        }
+        _ => {
+            let object = resource.decode(value, event.revision).unwrap_or_default();
+            out.extend_from_slice(object.to_string().as_bytes());
+        }
+    }
+    out.extend_from_slice(b"}\n");
+    out.into()
+}
+
+fn too_old(error: &StoreError) -> Failure {
+    match error {
+        StoreError::Compacted { requested, compacted } => {
+            Failure::expired(format!("too old resource version: {requested} ({compacted})"))
+        }
+        StoreError::Lagged { position, compacted } => {
+            Failure::expired(format!("too old resource version: {position} ({compacted})"))
+        }
+        other => Failure::internal(other),
+    }
+}
+
+fn error_line(failure: &Failure) -> Bytes {
+    format!("{{\"type\":\"ERROR\",\"object\":{}}}\n", failure.to_value()).into()
+}

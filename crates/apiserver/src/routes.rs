@@ -1,0 +1,61 @@
+//! Which handler answers a path.
+
+use http::{Method, Response, StatusCode};
+use serde_json::json;
+
+use crate::http::body::Body;
+use crate::http::status::{Failure, Result, bytes_response, json_response};
+use crate::server::Call;
+use crate::{discovery, registry, upgrade};
+
+/// The Kubernetes release whose API is served.
+pub const MAJOR: &str = "1";
+pub const MINOR: &str = "36";
+
+pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
+    if let Some(handler) = call.app.config.upgrades.get(&call.path).cloned() {
+        return upgrade::take_over(call, handler);
+    }
+    if call.target.is_resource() {
+        return registry::dispatch(call, body).await;
+    }
+    if !matches!(call.method, Method::GET | Method::HEAD) {
+        return Err(Failure::no_such_path());
+    }
+    let path = call.path.trim_end_matches('/').to_owned();
+    let parts: Vec<&str> = path.split('/').skip(1).collect();
+    match parts.as_slice() {
+        ["healthz" | "livez" | "readyz", ..] => Ok(health(call)),
+        ["version"] => Ok(version()),
+        ["metrics"] => {
+            let text = call.app.metrics.render();
+            Ok(bytes_response(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
+        }
+        ["api" | "apis", ..] | ["openapi", ..] => discovery::handle(call, &parts).await,
+        [] => Ok(json_response(
+            StatusCode::OK,
+            &json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
+        )),
+        _ => Err(Failure::no_such_path()),
+    }
+}
+
+fn health(call: &Call) -> Response<Body> {
+    let stopping = call.app.stop.is_cancelled() && call.path.starts_with("/readyz");
+    let (code, text) = match (stopping, call.query.has("verbose")) {
+        (true, _) => (StatusCode::INTERNAL_SERVER_ERROR, "[-]shutdown failed: the server is stopping\n"),
+        (false, true) => (StatusCode::OK, "[+]ping ok\n[+]store ok\nhealthz check passed\n"),
+        (false, false) => (StatusCode::OK, "ok"),
+    };
+    bytes_response(code, "text/plain; charset=utf-8", text)
+}
+
+fn version() -> Response<Body> {
+    let version = json!({
+        "major": MAJOR, "minor": MINOR,
+        "gitVersion": concat!("v1.36.3+tombolo-", env!("CARGO_PKG_VERSION")),
+        "gitCommit": "", "gitTreeState": "clean", "buildDate": "1970-01-01T00:00:00Z",
+        "goVersion": "none", "compiler": "rustc", "platform": "linux/amd64",
+    });
+    json_response(StatusCode::OK, &version)
+}

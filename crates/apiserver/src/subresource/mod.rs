@@ -1,0 +1,35 @@
+//! What hangs below objects: status, scale, logs, and the kinds that are questions rather than objects.
+
+use http::Response;
+
+use crate::http::body::Body;
+use crate::http::status::{Failure, Result};
+use crate::registry::resource::Shared;
+use crate::registry::{patch, read, update};
+use crate::server::Call;
+
+pub async fn dispatch(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
+    let name = call.target.subresource.clone();
+    let Some(row) = resource.subresource(&name) else { return Err(Failure::no_such_path()) };
+    let verb = call.target.verb;
+    if !row.verbs.contains(&verb) {
+        return Err(Failure::method_not_allowed(&resource.group, &resource.plural, verb));
+    }
+    match name.as_str() {
+        "status" | "finalize" => match verb {
+            "get" => read::handle(call, resource).await,
+            "update" => update::handle(call, resource, body).await,
+            _ => patch::handle(call, resource, body).await,
+        },
+        _ => Err(Failure::no_such_path()),
+    }
+}
+
+/// Kinds that are never stored: a create is a question and its answer.
+pub fn virtual_kind(_call: &Call, resource: &Shared) -> bool {
+    !resource.verbs.contains(&"get")
+}
+
+pub async fn create_virtual(_call: &mut Call, _resource: &Shared, _body: Body) -> Result<Response<Body>> {
+    Err(Failure::no_such_path())
+}
