@@ -1,1 +1,15 @@
-//! Tombolo: net.
+//! The network of a site, as one node makes it.
+//!
+//! - [`PodNetwork`]: a bridge in the node's network namespace, an address and a pair of links for every pod;
+//! - [`Addresses`]: which pod has which address, a pure table.
+//!
+//! Everything talks to the kernel by netlink directly: no `ip`, `nft` or `iptables` program is needed. Everything
+//! happens in the network namespace of the calling process, so several nodes can live on one machine.
+
+mod address;
+mod link;
+mod netlink;
+mod pods;
+
+pub use address::{Addresses, Exhausted, Subnet, SubnetError};
+pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};

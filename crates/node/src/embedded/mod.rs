@@ -1,0 +1,430 @@
+//! The embedded runtime: containers made by our own binary, kept by a shim per pod. No daemon.
+//!
+//! ```text
+//! pods/<uid>/sandbox.json shim.sock shim.pid       the pod's shim and its address
+//! pods/<uid>/containers/<name>/<attempt>/          one container: config.json, meta.json, upper/, pid, exit
+//! ```
+//!
+//! The disk is the truth: whatever is here can be read again by the next node process. Mounts live in the shim's and
+//! the containers' own mount namespaces, never in the host's, so none can be left behind.
+
+pub(crate) mod cgroup;
+pub(crate) mod launch;
+mod oci;
+mod seccomp;
+mod session;
+pub(crate) mod shim;
+mod state;
+mod users;
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use tokio::sync::mpsc;
+use tombolo_net::{Addresses, PodNetwork};
+
+use self::cgroup::Cgroups;
+use self::launch::Launch;
+use self::oci::Place;
+use self::state::{Meta, Sandbox};
+use crate::image::{Image, Store};
+use crate::reexec::{self, Create};
+use crate::runtime::{
+    ContainerSpec, ExecRequest, PodState, PullSecret, Runtime, RuntimeError, SandboxSpec, SandboxState, Session, Usage,
+};
+
+const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Wake-ups waiting for the node; when it is full the node is about to look anyway, and one is dropped.
+const CHANGES: usize = 1024;
+
+pub struct Embedded {
+    root: PathBuf,
+    /// What the shim starts to make a container: this very program.
+    program: PathBuf,
+    shim: PathBuf,
+    images: Arc<Store>,
+    cgroups: Cgroups,
+    network: PodNetwork,
+    addresses: Mutex<Addresses>,
+    live: Mutex<HashMap<String, Sandbox>>,
+    changes: mpsc::Sender<String>,
+    receiver: Mutex<Option<mpsc::Receiver<String>>>,
+    grantable: Vec<String>,
+    /// Puller of images from registries.
+    registries: crate::image::Registries,
+}
+
+/// What the embedded runtime needs to start.
+pub struct EmbeddedConfig {
+    pub root: PathBuf,
+    pub id: String,
+    pub program: PathBuf,
+    pub images: Arc<Store>,
+    pub network: PodNetwork,
+    pub registries: crate::image::Registries,
+}
+
+impl Embedded {
+    /// Opens the runtime and adopts every pod whose shim still answers.
+    pub async fn start(config: EmbeddedConfig) -> Result<Arc<Embedded>, RuntimeError> {
+        let shim = shim::install(&config.root.join("bin")).map_err(RuntimeError::io("install the pod shim"))?;
+        fs::create_dir_all(config.root.join("pods")).map_err(RuntimeError::io("pods folder"))?;
+        let (changes, receiver) = mpsc::channel(CHANGES);
+        let runtime = Arc::new(Embedded {
+            root: config.root,
+            program: config.program,
+            shim,
+            images: config.images,
+            cgroups: Cgroups::new(&config.id),
+            addresses: Mutex::new(Addresses::new(config.network.subnet())),
+            network: config.network,
+            live: Mutex::default(),
+            changes,
+            receiver: Mutex::new(Some(receiver)),
+            grantable: grantable_capabilities(),
+            registries: config.registries,
+        });
+        for uid in runtime.pods().await? {
+            runtime.adopt(&uid).await;
+        }
+        Ok(runtime)
+    }
+
+    fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root.join("pods").join(uid)
+    }
+
+    async fn adopt(self: &Arc<Self>, uid: &str) {
+        let dir = self.pod_dir(uid);
+        let Some(sandbox) = Sandbox::load(&dir) else { return };
+        if !sandbox.this_boot() || shim::ask(&dir, &["list"]).await.is_err() {
+            return;
+        }
+        if let Some(address) = sandbox.address
+            && !self.addresses.lock().expect("no panic while held").claim(uid, address)
+        {
+            tracing::warn!(pod = uid, %address, "the address of an adopted pod is taken by another one");
+        }
+        tracing::info!(pod = uid, pid = sandbox.pid, "adopted");
+        self.keep(uid, sandbox);
+    }
+
+    /// Remembers a running sandbox and listens to its shim.
+    fn keep(&self, uid: &str, sandbox: Sandbox) {
+        self.live.lock().expect("no panic while held").insert(uid.to_owned(), sandbox);
+        let (dir, uid, changes) = (self.pod_dir(uid), uid.to_owned(), self.changes.clone());
+        tokio::spawn(async move {
+            if let Ok(mut events) = shim::Shim::connect(&dir).await
+                && events.ask(&["events"]).await.is_ok()
+            {
+                // An end that came before we listened is on disk; look once.
+                let _ = changes.try_send(uid.clone());
+                while let Ok(Some(_)) = events.line().await {
+                    let _ = changes.try_send(uid.clone());
+                }
+            }
+            let _ = changes.try_send(uid);
+        });
+    }
+
+    fn sandbox(&self, uid: &str) -> Option<Sandbox> {
+        let mut live = self.live.lock().expect("no panic while held");
+        let sandbox = live.get(uid)?.clone();
+        if sandbox.alive() {
+            return Some(sandbox);
+        }
+        live.remove(uid);
+        None
+    }
+
+    async fn connect_network(&self, uid: &str, pid: u32) -> Result<std::net::Ipv4Addr, RuntimeError> {
+        let address = self.addresses.lock().expect("no panic while held").allocate(uid)?;
+        let (network, name) = (self.network.clone(), uid.to_owned());
+        let attached = tokio::task::spawn_blocking(move || network.attach(&name, pid, address)).await;
+        attached.map_err(|error| RuntimeError::Create(error.to_string()))??;
+        Ok(address)
+    }
+
+    fn container_dir(&self, pod: &str, id: &str) -> Result<PathBuf, RuntimeError> {
+        let found = state::containers(&self.pod_dir(pod)).into_iter().find(|(_, meta)| meta.id == id);
+        found.map(|(dir, _)| dir).ok_or_else(|| RuntimeError::NoContainer(id.to_owned()))
+    }
+}
+
+#[async_trait]
+impl Runtime for Embedded {
+    fn name(&self) -> &'static str {
+        "tombolo"
+    }
+
+    fn version(&self) -> String {
+        env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    async fn start_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxState, RuntimeError> {
+        if let Some(sandbox) = self.sandbox(&spec.uid) {
+            return Ok(sandbox.state());
+        }
+        let dir = self.pod_dir(&spec.uid);
+        fs::create_dir_all(&dir).map_err(RuntimeError::io("pod folder"))?;
+        let letters = [('n', !spec.host_network), ('i', !spec.host_ipc), ('u', !spec.host_network), ('p', spec.share_processes)];
+        let namespaces: String = letters.iter().filter(|(_, wanted)| *wanted).map(|(letter, _)| letter).collect();
+        let namespaces = if namespaces.is_empty() { "-".to_owned() } else { namespaces };
+        let pid = shim::start(&self.shim, &dir, &namespaces, &spec.hostname)
+            .await
+            .map_err(RuntimeError::io(format!("sandbox of {}/{}", spec.namespace, spec.name)))?;
+        let mut sandbox = Sandbox::new(pid, spec, &dir);
+        let outcome = async {
+            self.cgroups.create_pod(&spec.uid, &spec.resources, pid).map_err(RuntimeError::io("pod cgroup"))?;
+            if !spec.host_network {
+                sandbox.address = Some(self.connect_network(&spec.uid, pid).await?);
+            }
+            let shm = dir.join("shm");
+            fs::create_dir_all(&shm).map_err(RuntimeError::io("shm"))?;
+            let shm = shm.to_string_lossy().into_owned();
+            shim::ask(&dir, &["tmpfs", &shm, "mode=1777,size=65536k"]).await.map_err(RuntimeError::io("/dev/shm"))?;
+            sandbox.save(&dir).map_err(RuntimeError::io("sandbox.json"))
+        };
+        if let Err(error) = outcome.await {
+            let _ = shim::ask(&dir, &["exit"]).await;
+            self.addresses.lock().expect("no panic while held").release(&spec.uid);
+            return Err(error);
+        }
+        let state = sandbox.state();
+        self.keep(&spec.uid, sandbox);
+        Ok(state)
+    }
+
+    async fn stop_sandbox(&self, uid: &str) -> Result<(), RuntimeError> {
+        let dir = self.pod_dir(uid);
+        if let Some(sandbox) = self.sandbox(uid) {
+            let _ = shim::ask(&dir, &["exit"]).await;
+            for _ in 0..500 {
+                if !sandbox.alive() {
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+            if sandbox.alive() {
+                return Err(RuntimeError::Refused("the pod's processes do not end although they were killed".into()));
+            }
+        }
+        self.live.lock().expect("no panic while held").remove(uid);
+        let _ = fs::remove_file(dir.join("sandbox.json"));
+        let (network, cgroups, name) = (self.network.clone(), self.cgroups.clone(), uid.to_owned());
+        let cleaned = tokio::task::spawn_blocking(move || {
+            cgroups.remove(&cgroups.pod(&name));
+            network.detach(&name)
+        });
+        cleaned.await.map_err(|error| RuntimeError::Create(error.to_string()))??;
+        self.addresses.lock().expect("no panic while held").release(uid);
+        Ok(())
+    }
+
+    async fn remove_pod(&self, uid: &str) -> Result<(), RuntimeError> {
+        let dir = self.pod_dir(uid);
+        let removed = tokio::task::spawn_blocking(move || match fs::remove_dir_all(&dir) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(RuntimeError::io("remove the pod's folder")(error)),
+            _ => Ok(()),
+        });
+        removed.await.map_err(|error| RuntimeError::Create(error.to_string()))?
+    }
+
+    async fn start_container(&self, spec: &ContainerSpec) -> Result<(), RuntimeError> {
+        let sandbox = self.sandbox(&spec.pod).ok_or(RuntimeError::NoSandbox)?;
+        let pod_dir = self.pod_dir(&spec.pod);
+        let image = self.images.get(&spec.image).ok_or_else(|| crate::image::StoreError::Unknown(spec.image.clone()))?;
+        let meta = Meta::new(spec, &image);
+        let dir = pod_dir.join("containers").join(&spec.name).join(spec.attempt.to_string());
+        let cgroup = self.cgroups.container(&spec.pod, &meta.id);
+        let layers = self.images.layers(&image);
+        let rootfs = dir.join("rootfs");
+        let place = Place {
+            id: &meta.id,
+            cgroup: &cgroup,
+            rootfs: &rootfs.to_string_lossy(),
+            sandbox_pid: sandbox.pid,
+            pause_pid: sandbox.pause,
+            host_pid: sandbox.host_pid,
+            host_network: sandbox.host_network,
+            cgroup_v2: self.cgroups.v2,
+            grantable: &self.grantable,
+        };
+        if let Err(error) = prepare(spec, &image, &layers, &dir, &place, &meta) {
+            let _ = fs::remove_dir_all(&dir);
+            return Err(error);
+        }
+        if let Some(folder) = spec.log.parent() {
+            fs::create_dir_all(folder).map_err(RuntimeError::io("log folder"))?;
+        }
+        let flags: String = [('t', spec.tty), ('i', spec.stdin), ('o', spec.stdin_once)]
+            .iter()
+            .filter(|(_, wanted)| *wanted)
+            .map(|(letter, _)| letter)
+            .collect();
+        let (dir_text, log, program) = (dir.to_string_lossy(), spec.log.to_string_lossy(), self.program.to_string_lossy());
+        let request = ["run", &meta.id, &dir_text, &log, &flags, &program, reexec::CREATE, &dir_text];
+        if let Err(error) = shim::ask(&pod_dir, &request).await {
+            let group = cgroup.clone();
+            let cgroups = self.cgroups.clone();
+            let _ = tokio::task::spawn_blocking(move || cgroups.remove(&group)).await;
+            let _ = fs::remove_dir_all(&dir);
+            return Err(RuntimeError::Create(error.to_string()));
+        }
+        Ok(())
+    }
+
+    async fn signal(&self, pod: &str, id: &str, signal: i32) -> Result<(), RuntimeError> {
+        let asked = shim::ask(&self.pod_dir(pod), &["kill", id, &signal.to_string()]).await;
+        asked.map(drop).map_err(RuntimeError::io("signal the container"))
+    }
+
+    async fn remove_container(&self, pod: &str, id: &str) -> Result<(), RuntimeError> {
+        let dir = self.container_dir(pod, id)?;
+        let _ = shim::ask(&self.pod_dir(pod), &["forget", id]).await;
+        let (cgroups, group) = (self.cgroups.clone(), self.cgroups.container(pod, id));
+        let removed = tokio::task::spawn_blocking(move || {
+            cgroups.remove(&group);
+            fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove the container"))
+        });
+        removed.await.map_err(|error| RuntimeError::Create(error.to_string()))?
+    }
+
+    async fn pod(&self, uid: &str) -> Result<PodState, RuntimeError> {
+        let sandbox = self.sandbox(uid);
+        let containers = state::containers(&self.pod_dir(uid))
+            .into_iter()
+            .filter_map(|(dir, meta)| {
+                let group = self.cgroups.container(uid, &meta.id);
+                meta.state(&dir, sandbox.is_some(), || self.cgroups.out_of_memory(&group))
+            })
+            .collect();
+        Ok(PodState { sandbox: sandbox.map(|s| s.state()), containers })
+    }
+
+    async fn pods(&self) -> Result<Vec<String>, RuntimeError> {
+        let folders = fs::read_dir(self.root.join("pods")).map_err(RuntimeError::io("pods folder"))?;
+        Ok(folders.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    }
+
+    fn changes(&self) -> mpsc::Receiver<String> {
+        let receiver = self.receiver.lock().expect("no panic while held").take();
+        receiver.expect("the node takes the receiver once")
+    }
+
+    async fn exec(&self, pod: &str, id: &str, request: &ExecRequest) -> Result<Session, RuntimeError> {
+        session::exec(&self.program, &self.container_dir(pod, id)?, request).await
+    }
+
+    async fn attach(&self, pod: &str, id: &str, stdin: bool) -> Result<Session, RuntimeError> {
+        session::attach(&self.pod_dir(pod), id, stdin).await
+    }
+
+    async fn reopen_log(&self, pod: &str, id: &str) -> Result<(), RuntimeError> {
+        let asked = shim::ask(&self.pod_dir(pod), &["reopen", id]).await;
+        asked.map(drop).map_err(RuntimeError::io("reopen the log"))
+    }
+
+    async fn usage(&self, pod: &str, id: Option<&str>) -> Result<Usage, RuntimeError> {
+        let group = id.map_or_else(|| self.cgroups.pod(pod), |id| self.cgroups.container(pod, id));
+        self.cgroups.usage(&group).map_err(RuntimeError::io("read the cgroup"))
+    }
+
+    async fn memory_volume(&self, pod: &str, path: &Path, size: Option<u64>) -> Result<(), RuntimeError> {
+        let size = size.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
+        let asked = shim::ask(&self.pod_dir(pod), &["tmpfs", &path.to_string_lossy(), &format!("mode=0777{size}")]).await;
+        asked.map(drop).map_err(RuntimeError::io("mount a memory volume"))
+    }
+
+    fn image(&self, name: &str) -> Option<Image> {
+        self.images.get(name)
+    }
+
+    async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError> {
+        self.registries.pull(&self.images, name, secrets).await.map_err(|error| RuntimeError::Refused(error.to_string()))
+    }
+
+    fn images(&self) -> Vec<(Image, Vec<String>)> {
+        self.images.list()
+    }
+
+    async fn remove_image(&self, name: &str) -> Result<(), RuntimeError> {
+        self.images.remove(name).map_err(RuntimeError::from)
+    }
+}
+
+/// Writes everything the creating process reads.
+fn prepare(
+    spec: &ContainerSpec,
+    image: &Image,
+    layers: &[PathBuf],
+    dir: &Path,
+    place: &Place<'_>,
+    meta: &Meta,
+) -> Result<(), RuntimeError> {
+    let io = RuntimeError::io;
+    let _ = fs::remove_dir_all(dir);
+    for folder in ["upper", "work", "rootfs"] {
+        fs::create_dir_all(dir.join(folder)).map_err(io("container folder"))?;
+    }
+    open_to_all(&dir.join("upper")).map_err(io("container folder"))?;
+    let config = &image.config;
+    let user = users::resolve(layers, config.user.as_deref().unwrap_or(""), &spec.security)?;
+    let args = oci::arguments(spec, config.entrypoint.as_deref().unwrap_or(&[]), config.cmd.as_deref().unwrap_or(&[]));
+    if args.is_empty() {
+        return Err(RuntimeError::Create(format!("no command specified: image {} names none and neither does the pod", spec.image)));
+    }
+    let env = environment(config.env.as_deref().unwrap_or(&[]), &spec.env);
+    let capabilities = oci::capabilities(spec, place.grantable);
+    let mut process = oci::process(spec, &args, &env, &user, &capabilities);
+    let cwd = spec.working_dir.clone().or_else(|| config.working_dir.clone()).filter(|cwd| !cwd.is_empty());
+    let cwd = cwd.unwrap_or_else(|| "/".into());
+    let mounted = spec.mounts.iter().any(|mount| Path::new(&cwd).starts_with(&mount.target));
+    if !mounted && !users::exists_in(layers, Path::new(&cwd)) {
+        let made = dir.join("upper").join(cwd.trim_start_matches('/'));
+        fs::create_dir_all(&made).and_then(|()| open_to_all(&made)).map_err(io("working directory"))?;
+    }
+    process["cwd"] = cwd.into();
+    let create = Create {
+        id: place.id.to_owned(),
+        layers: layers.iter().map(|layer| layer.to_string_lossy().into_owned()).collect(),
+        launch: Launch { terminal: spec.tty, filtered: spec.security.filtered, capabilities, ..Launch::default() },
+    };
+    let write = |name: &str, bytes: Vec<u8>| fs::write(dir.join(name), bytes).map_err(RuntimeError::io(name));
+    write("config.json", oci::config(spec, process, place).to_string().into_bytes())?;
+    write("create.json", serde_json::to_vec(&create).map_err(|e| RuntimeError::Create(e.to_string()))?)?;
+    write("meta.json", serde_json::to_vec(meta).map_err(|e| RuntimeError::Create(e.to_string()))?)
+}
+
+fn open_to_all(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::PermissionsExt;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// The image's variables under the pod's; the last word on a name wins. `PATH` is always there.
+fn environment(image: &[String], pod: &[(String, String)]) -> Vec<String> {
+    let mut env: Vec<String> = Vec::new();
+    let mut put = |entry: String| {
+        let name = entry.split('=').next().unwrap_or_default().to_owned();
+        match env.iter_mut().find(|e| e.split('=').next() == Some(name.as_str())) {
+            Some(old) => *old = entry,
+            None => env.push(entry),
+        }
+    };
+    put(DEFAULT_PATH.to_owned());
+    image.iter().cloned().for_each(&mut put);
+    pod.iter().for_each(|(name, value)| put(format!("{name}={value}")));
+    env
+}
+
+/// What this process may hand on: on a machine that itself lacks a capability, asking for it would fail.
+fn grantable_capabilities() -> Vec<String> {
+    let mut names: Vec<String> =
+        caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().map(ToString::to_string).collect();
+    names.sort();
+    names
+}
