@@ -28,6 +28,7 @@ mod http;
 mod kinds;
 mod metrics;
 mod mirror;
+mod openapi;
 mod pods;
 mod record;
 mod registry;

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::http::body::Body;
 use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
-use crate::{discovery, registry, upgrade};
+use crate::{discovery, openapi, registry, upgrade};
 
 /// The Kubernetes release whose API is served.
 pub const MAJOR: &str = "1";
@@ -31,7 +31,8 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
             let text = call.app.metrics.render();
             Ok(bytes_response(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
         }
-        ["api" | "apis", ..] | ["openapi", ..] => discovery::handle(call, &parts).await,
+        ["api" | "apis", ..] => discovery::handle(call, &parts).await,
+        ["openapi", ..] => openapi::handle(call, &parts).await,
         [] => Ok(json_response(
             StatusCode::OK,
             &json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),

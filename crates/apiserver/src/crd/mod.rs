@@ -16,6 +16,10 @@ impl CustomSchema {
         Vec::new()
     }
 
+    pub fn topology(&self) -> tombolo_k8s::apply::Schema<'_> {
+        tombolo_k8s::apply::Schema::Deduced
+    }
+
     pub fn default(&self, _object: &mut Value) {}
 
     pub fn validate(&self, _resource: &Resource, _object: &Value, _old: Option<(&Value, Part<'_>)>) -> Vec<FieldError> {

@@ -101,8 +101,9 @@ pub async fn read_typed(
     settle(call, decoded, api_version, kind, validation)
 }
 
-fn from_protobuf(_bytes: &[u8]) -> Result<Decoded, DecodeError> {
-    Err(DecodeError::Syntax("protobuf".into()))
+fn from_protobuf(bytes: &[u8]) -> Result<Decoded, DecodeError> {
+    let object = tombolo_k8s::protobuf::decode(bytes).map_err(|e| DecodeError::Syntax(e.to_string()))?;
+    Ok(Decoded { value: object.value, warnings: Vec::new() })
 }
 
 /// Options in the body of a delete; an empty body is an empty object.

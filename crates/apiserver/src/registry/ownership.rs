@@ -1,40 +1,121 @@
 //! Who owns which field: managed fields on every write, and server-side apply.
 
 use serde_json::Value;
+use tombolo_k8s::apply::{self, ApplyError, Paths, Write};
+use tombolo_k8s::decode;
 
+use super::codec;
 use super::resource::{Resource, Shared};
+use super::schema::Schema;
 use super::update::Part;
-use super::write::WriteOptions;
+use super::write::{self, FieldValidation, WriteOptions, metadata};
 use crate::http::status::{Failure, Result};
 use crate::server::Call;
 
-pub fn track_create(_resource: &Resource, _object: &mut Value, _options: &WriteOptions) {}
+pub fn track_create(resource: &Resource, object: &mut Value, options: &WriteOptions) {
+    // Whatever a client claims about owners of an object that does not exist yet is void.
+    metadata(object).remove("managedFields");
+    track(resource, None, object, Part::Main, options);
+}
 
-pub fn track_update(
-    _resource: &Resource,
-    _old: &Value,
-    _new: &mut Value,
-    _part: Part<'_>,
-    _options: &WriteOptions,
-) {
+pub fn track_update(resource: &Resource, old: &Value, new: &mut Value, part: Part<'_>, options: &WriteOptions) {
+    track(resource, Some(old), new, part, options);
+}
+
+fn track(resource: &Resource, old: Option<&Value>, new: &mut Value, part: Part<'_>, options: &WriteOptions) {
+    let (api_version, now) = (resource.api_version(), write::now());
+    let write = Write {
+        manager: &options.manager,
+        subresource: part.name(),
+        api_version: &api_version,
+        now: &now,
+        reset: reset(resource, part),
+    };
+    let fields = apply::track_update(old, new, resource.schema.topology(), &write);
+    let metadata = metadata(new);
+    match fields {
+        Some(fields) => metadata.insert("managedFields".into(), fields),
+        None => metadata.remove("managedFields"),
+    };
+}
+
+fn reset(resource: &Resource, part: Part<'_>) -> Paths {
+    match (&resource.schema, part) {
+        (Schema::BuiltIn(row), part) => apply::reset_fields(row.kind, row.has_status(), part.name()),
+        (Schema::Custom(_), Part::Main) if resource.has_status() => apply::CUSTOM_MAIN,
+        (Schema::Custom(_), Part::Status) => apply::CUSTOM_STATUS,
+        _ => &[],
+    }
 }
 
 /// Reads the configuration of an apply request: YAML, of which JSON is a part.
 pub fn read_applied(
-    _call: &mut Call,
-    _resource: &Shared,
-    _bytes: &[u8],
-    _options: &WriteOptions,
+    call: &mut Call,
+    resource: &Shared,
+    bytes: &[u8],
+    options: &WriteOptions,
 ) -> Result<Value> {
-    Err(Failure::unsupported_media_type(&["application/merge-patch+json"]))
+    let bad = |e: decode::DecodeError| Failure::bad_request(format!("error decoding YAML: {e}"));
+    // Ownership follows what the client wrote, so the configuration is not brought into canonical form; the typed
+    // pass only finds what strict validation would refuse.
+    let mut value = if bytes.first() == Some(&b'{') {
+        decode::json(bytes, None).map_err(bad)?.value
+    } else {
+        decode::yaml(bytes, None).map_err(bad)?.value
+    };
+    if !value.is_object() {
+        return Err(Failure::bad_request("error decoding YAML: the configuration is not an object"));
+    }
+    let warnings = match &resource.schema {
+        Schema::BuiltIn(row) => decode::yaml(bytes, Some(row.type_())).map_err(bad)?.warnings,
+        Schema::Custom(custom) => custom.prune(&mut value.clone()),
+    };
+    match options.validation {
+        _ if warnings.is_empty() => {}
+        FieldValidation::Ignore => {}
+        FieldValidation::Warn => call.warnings.extend(warnings),
+        FieldValidation::Strict => {
+            return Err(Failure::bad_request(codec::strict_text(&warnings)));
+        }
+    }
+    let (api_version, kind) = (write::text(&value, "/apiVersion"), write::text(&value, "/kind"));
+    if api_version.is_empty() || kind.is_empty() {
+        return Err(Failure::bad_request("apiVersion and kind must be set in an applied configuration"));
+    }
+    write::check_kind(resource, &mut value)?;
+    Ok(value)
 }
 
+/// Lays a configuration over the current object.
 pub fn apply(
-    _resource: &Resource,
-    _current: Option<&Value>,
+    resource: &Resource,
+    current: Option<&Value>,
     applied: &Value,
-    _part: Part<'_>,
-    _options: &WriteOptions,
+    part: Part<'_>,
+    options: &WriteOptions,
 ) -> Result<Value> {
-    Ok(applied.clone())
+    let (api_version, now) = (resource.api_version(), write::now());
+    let write = Write {
+        manager: &options.manager,
+        subresource: part.name(),
+        api_version: &api_version,
+        now: &now,
+        reset: reset(resource, part),
+    };
+    let force = options.force.unwrap_or(false);
+    let name = write::name_of(applied);
+    match apply::apply(current, applied, resource.schema.topology(), &write, force) {
+        Ok(result) => super::patch::conformed(resource, result.object).map(|(object, _)| object),
+        Err(ApplyError::Conflicts(conflicts)) => {
+            let mut failure = Failure::new(409, "Conflict", conflicts.to_string());
+            for conflict in &conflicts.0 {
+                failure = failure.cause("FieldManagerConflict", conflict.message(), &conflict.field());
+            }
+            Err(failure)
+        }
+        Err(ApplyError::BadRequest(text)) => Err(Failure::bad_request(text)),
+        Err(ApplyError::Mismatch(text)) => {
+            Err(Failure::new(500, "", text).about(&resource.group, &resource.plural, name))
+        }
+    }
 }

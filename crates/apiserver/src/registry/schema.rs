@@ -38,6 +38,14 @@ impl Schema {
         }
     }
 
+    /// Which maps and lists are owned piece by piece.
+    pub fn topology(&self) -> tombolo_k8s::apply::Schema<'_> {
+        match self {
+            Self::BuiltIn(row) => tombolo_k8s::apply::Schema::Type(row.type_()),
+            Self::Custom(custom) => custom.topology(),
+        }
+    }
+
     pub fn default(&self, object: &mut Value) {
         match self {
             Self::BuiltIn(row) => crate::seam::default(row, object),

@@ -1,0 +1,88 @@
+//! OpenAPI documents, built when asked for and not kept: they are large and rarely read.
+
+use http::{HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
+use tombolo_k8s::openapi::{self, Custom};
+
+use crate::http::body::Body;
+use crate::http::status::{Failure, Result, bytes_response, json_response};
+use crate::server::Call;
+
+/// The documents of built-in groups change with the program only.
+const BUILT_IN_HASH: &str = concat!("v1.36-", env!("CARGO_PKG_VERSION"));
+
+pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
+    let app = call.app.clone();
+    let definitions = app.registry.definitions(&app).await?;
+    let customs: Vec<Custom> = definitions.iter().flat_map(|d| Custom::of(d)).collect();
+    match parts {
+        ["openapi", "v2"] => v2(call, &customs),
+        ["openapi", "v3"] => {
+            let hashes = hashes(&customs);
+            Ok(json_response(StatusCode::OK, &openapi::v3_index(&hashes)))
+        }
+        ["openapi", "v3", "api", version] => v3(call, "", version, &customs),
+        ["openapi", "v3", "apis", group, version] => v3(call, group, version, &customs),
+        _ => Err(Failure::no_such_path()),
+    }
+}
+
+/// Group-versions of definitions are hashed by what they publish; built-in ones by the program's version.
+fn hashes(customs: &[Custom]) -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> = Vec::new();
+    let mut add = |group: &str, version: &str, hash: &dyn Fn() -> String| {
+        let path = openapi::path_of(group, version);
+        if !out.iter().any(|(p, _)| *p == path) {
+            out.push((path, hash()));
+        }
+    };
+    for custom in customs {
+        let (group, version) = (custom.row.group, custom.row.version);
+        add(group, version, &|| {
+            openapi::v3(group, version, customs).map_or_else(String::new, |d| openapi::hash(&d))
+        });
+    }
+    for row in tombolo_k8s::discovery::built_in() {
+        add(row.group, row.version, &|| BUILT_IN_HASH.to_owned());
+    }
+    out.sort();
+    out
+}
+
+fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Response<Body>> {
+    let Some(document) = openapi::v3(group, version, customs) else { return Err(Failure::no_such_path()) };
+    let etag = openapi::hash(&document);
+    let mut response = tagged(call, &document, &etag);
+    if call.query.get("hash").is_some() {
+        // The hash is part of the address, so what is behind it never changes.
+        let forever = HeaderValue::from_static("public, immutable");
+        response.headers_mut().insert(header::CACHE_CONTROL, forever);
+    }
+    Ok(response)
+}
+
+fn v2(call: &Call, customs: &[Custom]) -> Result<Response<Body>> {
+    let accept = call.accept().unwrap_or("*/*");
+    if !accept.contains("json") && !accept.contains("*/*") {
+        return Err(Failure::not_acceptable(&["application/json"]));
+    }
+    let document = openapi::v2(customs);
+    let etag = openapi::hash(&document);
+    Ok(tagged(call, &document, &etag))
+}
+
+fn tagged(call: &Call, document: &Value, etag: &str) -> Response<Body> {
+    let quoted = format!("\"{etag}\"");
+    let known = call.header(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(etag));
+    let mut response = if known {
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else {
+        bytes_response(StatusCode::OK, "application/json", document.to_string())
+    };
+    if let Ok(value) = HeaderValue::from_str(&quoted) {
+        response.headers_mut().insert(header::ETAG, value);
+    }
+    response
+}
