@@ -15,7 +15,7 @@
 //! |---|---|---|
 //! | [`MemoryStore`] | nothing | tests, throw-away servers |
 //! | [`EmbeddedStore`] | an append-only log in a folder | the default: one process |
-//! | `EtcdStore` | an etcd cluster | several replicas of one API server |
+//! | [`EtcdStore`] | an etcd cluster | several replicas of one API server |
 //!
 //! # Invariants
 //!
@@ -38,6 +38,7 @@
 mod compaction;
 mod embedded;
 mod error;
+mod etcd;
 mod memory;
 mod mvcc;
 mod record;
@@ -52,6 +53,7 @@ use bytes::Bytes;
 pub use crate::compaction::CompactionSchedule;
 pub use crate::embedded::{EmbeddedOptions, EmbeddedStore, restore};
 pub use crate::error::StoreError;
+pub use crate::etcd::{EtcdOptions, EtcdStore, EtcdTls};
 pub use crate::memory::MemoryStore;
 pub use crate::record::{At, Batch, Deleted, Durability, Event, Expect, Page, Range, Record};
 pub use crate::topic::Watch;

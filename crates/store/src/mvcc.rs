@@ -70,11 +70,8 @@ impl Mvcc {
         revision: u64,
         history_limit: usize,
     ) -> Self {
-        let keys = records.into_iter().map(|record| {
-            let Record { key, value, created, revision } = record;
-            (key, Versions { newest: Version { value: Some(value), created, revision }, older: Vec::new() })
-        });
-        let state = State { keys: keys.collect(), revision, compacted: revision, ..State::default() };
+        let keys = records.into_iter().map(Versions::only).collect();
+        let state = State { keys, revision, compacted: revision, ..State::default() };
         Mvcc { state: RwLock::new(state), published: Arc::new(AtomicU64::new(revision)), history_limit }
     }
 
@@ -154,6 +151,22 @@ impl Mvcc {
         self.published.store(state.revision, Ordering::Release);
     }
 
+    /// Starts over from other records, after a gap in what was published: every watcher must list again.
+    pub(crate) fn replace(&self, records: impl IntoIterator<Item = Record>, revision: u64) {
+        let mut woken = Vec::new();
+        let mut state = self.state.write();
+        state.keys = records.into_iter().map(Versions::only).collect();
+        state.history.clear();
+        state.history_bytes = 0;
+        state.revision = state.revision.max(revision);
+        state.compacted = state.revision;
+        let compacted = state.compacted;
+        state.topics.skip_to(compacted, &mut woken);
+        self.published.store(state.revision, Ordering::Release);
+        drop(state);
+        drop(Woken(woken));
+    }
+
     pub(crate) fn compact(&self, revision: u64) -> Result<(), StoreError> {
         let mut woken = Vec::new();
         let mut state = self.state.write();
@@ -205,7 +218,7 @@ impl State {
 
     fn apply(&mut self, change: Change) -> Event {
         let Change { key, value, revision } = change;
-        debug_assert!(revision > self.revision, "changes are published in revision order");
+        debug_assert!(revision >= self.revision, "changes are published in revision order");
         self.revision = revision;
         match self.keys.get_mut(&*key) {
             Some(versions) => {
@@ -268,6 +281,12 @@ impl State {
 }
 
 impl Versions {
+    /// A key without history.
+    fn only(record: Record) -> (Key, Versions) {
+        let Record { key, value, created, revision } = record;
+        (key, Versions { newest: Version { value: Some(value), created, revision }, older: Vec::new() })
+    }
+
     /// The version that was newest at a revision.
     fn at(&self, revision: u64) -> Option<&Version> {
         if self.newest.revision <= revision {

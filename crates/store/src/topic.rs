@@ -113,6 +113,16 @@ impl Topics {
         }
     }
 
+    /// Tells every watcher that is not yet at `revision` that it missed something.
+    pub(crate) fn skip_to(&mut self, revision: u64, woken: &mut Vec<Waker>) {
+        for topic in self.by_prefix.values().filter_map(Weak::upgrade) {
+            let mut log = topic.log.lock();
+            log.events.clear();
+            log.floor = revision;
+            woken.extend(log.waiting.drain().map(|(_, waker)| waker));
+        }
+    }
+
     /// Ends all watches.
     pub(crate) fn close(&mut self, woken: &mut Vec<Waker>) {
         for topic in self.by_prefix.values().filter_map(Weak::upgrade) {

@@ -200,14 +200,14 @@ pub(crate) fn run(commit: &Arc<Commit>, mut log: Log) -> Result<(), StoreError> 
     let mut cleaning_rests_until: Option<Instant> = None;
     loop {
         let rests = cleaning_rests_until.is_some_and(|until| Instant::now() < until);
-        let moved = if rests { Ok(Vec::new()) } else { append_moved(commit, &mut log) };
+        let moved = if rests { Ok(Moved::default()) } else { append_moved(commit, &mut log) };
         let moved = moved.unwrap_or_else(|error| {
             tracing::warn!(%error, "cannot clean the log now");
             log.stop_moving();
             cleaning_rests_until = Some(Instant::now() + CLEANING_REST);
-            Vec::new()
+            Moved::default()
         });
-        let idle = moved.is_empty() && !log.has_moved_all();
+        let idle = moved.entries.is_empty() && !log.has_moved_all();
         let Some(batch) = commit.take(idle) else { break };
         if let Err(error) = commit_batch(commit, &mut log, batch, &moved) {
             tracing::warn!(%error, "writes were refused");
@@ -222,8 +222,15 @@ pub(crate) fn run(commit: &Arc<Commit>, mut log: Log) -> Result<(), StoreError> 
     log.close(next - 1)
 }
 
-/// Appends again what cleaning moves next, unsynced. Only a sync makes it count.
-fn append_moved(commit: &Commit, log: &mut Log) -> Result<Vec<Entry>, StoreError> {
+/// What cleaning appended to a segment. It counts only once it is synced.
+#[derive(Default)]
+struct Moved {
+    entries: Vec<Entry>,
+    segment: u64,
+}
+
+/// Appends again what cleaning moves next, unsynced.
+fn append_moved(commit: &Commit, log: &mut Log) -> Result<Moved, StoreError> {
     let mut moved = Vec::new();
     for key in log.keys_to_move() {
         match commit.mvcc.get(&key) {
@@ -233,10 +240,11 @@ fn append_moved(commit: &Commit, log: &mut Log) -> Result<Vec<Entry>, StoreError
             None => log.abandon(&key),
         }
     }
-    if !moved.is_empty() {
-        log.append(&moved, log.reserved())?;
+    if moved.is_empty() {
+        return Ok(Moved::default());
     }
-    Ok(moved)
+    let segment = log.append(&moved, log.reserved())?;
+    Ok(Moved { entries: moved, segment })
 }
 
 /// What the log thread does in one turn.
@@ -270,7 +278,7 @@ impl Commit {
     }
 }
 
-fn commit_batch(commit: &Commit, log: &mut Log, turn: Turn, moved: &[Entry]) -> Result<(), StoreError> {
+fn commit_batch(commit: &Commit, log: &mut Log, turn: Turn, moved: &Moved) -> Result<(), StoreError> {
     let Turn { queue, next, flush: flush_now, reserve } = turn;
     let mut barriers = Vec::new();
     let mut writes = Vec::with_capacity(queue.len());
@@ -280,28 +288,38 @@ fn commit_batch(commit: &Commit, log: &mut Log, turn: Turn, moved: &[Entry]) -> 
             Queued::Barrier(done) => barriers.push(done),
         }
     }
-    let durable = |write: &&Write| write.durability == Durability::Durable;
-    let entries: Vec<Entry> = writes.iter().filter(durable).map(|write| write.entry.clone()).collect();
-    let unreserved = writes.last().is_some_and(|write| write.entry.revision > log.reserved());
-    let reserved = next + REVISION_BLOCK;
-    let sync = if !entries.is_empty() || unreserved || reserve {
-        log.append(&entries, reserved).and_then(|()| log.sync())
-    } else if !moved.is_empty() || log.has_moved_all() {
-        log.sync()
-    } else {
-        Ok(())
-    };
-    if let Err(error) = sync {
+    if let Err(error) = make_durable(log, &writes, moved, next, reserve) {
         commit.refuse(writes, barriers, &error);
         return Err(error);
-    }
-    log.settle(moved, 0);
-    if !entries.is_empty() || unreserved || reserve {
-        log.settle(&entries, reserved);
     }
     commit.publish(writes, barriers, log.reserved());
     if flush_now && let Err(error) = flush(commit, log) {
         tracing::warn!(%error, "cannot write volatile records; they stay in memory");
+    }
+    Ok(())
+}
+
+/// Brings what must be on disk there: the durable ones of these writes, what cleaning moved, and the reservation.
+fn make_durable(
+    log: &mut Log,
+    writes: &[Write],
+    moved: &Moved,
+    next: u64,
+    reserve: bool,
+) -> Result<(), StoreError> {
+    let durable = |write: &&Write| write.durability == Durability::Durable;
+    let entries: Vec<Entry> = writes.iter().filter(durable).map(|write| write.entry.clone()).collect();
+    let unreserved = writes.last().is_some_and(|write| write.entry.revision > log.reserved());
+    if !entries.is_empty() || unreserved || reserve {
+        let reserved = next + REVISION_BLOCK;
+        let segment = log.append(&entries, reserved)?;
+        log.sync()?;
+        log.reserve(reserved);
+        log.settle(&moved.entries, moved.segment);
+        log.settle(&entries, segment);
+    } else if !moved.entries.is_empty() || log.has_moved_all() {
+        log.sync()?;
+        log.settle(&moved.entries, moved.segment);
     }
     Ok(())
 }
@@ -323,18 +341,21 @@ fn flush(commit: &Commit, log: &mut Log) -> Result<(), StoreError> {
     if entries.is_empty() {
         return Ok(());
     }
-    let reserved = log.reserved();
-    if let Err(error) = log.append(&entries, reserved) {
-        let mut head = commit.head.lock();
-        for (key, revision) in unwritten {
-            if !head.unwritten.contains_key(&key) {
-                head.note_unwritten(key, revision, commit.flush_interval);
-            }
+    match log.append(&entries, log.reserved()) {
+        Ok(segment) => {
+            log.settle(&entries, segment);
+            Ok(())
         }
-        return Err(error);
+        Err(error) => {
+            let mut head = commit.head.lock();
+            for (key, revision) in unwritten {
+                if !head.unwritten.contains_key(&key) {
+                    head.note_unwritten(key, revision, commit.flush_interval);
+                }
+            }
+            Err(error)
+        }
     }
-    log.settle(&entries, reserved);
-    Ok(())
 }
 
 impl Commit {
@@ -363,7 +384,7 @@ impl Commit {
             // A writer that went away does not need its answer.
             let _ = write.done.send(Ok(()));
         }
-        barriers.into_iter().for_each(|barrier| drop(barrier.send(())));
+        barriers.into_iter().for_each(release);
         drop(woken);
     }
 
@@ -377,14 +398,19 @@ impl Commit {
         for write in writes {
             let _ = write.done.send(Err(again(error)));
         }
-        barriers.into_iter().for_each(|barrier| drop(barrier.send(())));
+        barriers.into_iter().for_each(release);
         for queued in later {
             match queued {
                 Queued::Write(write) => drop(write.done.send(Err(again(error)))),
-                Queued::Barrier(barrier) => drop(barrier.send(())),
+                Queued::Barrier(barrier) => release(barrier),
             }
         }
     }
+}
+
+/// Lets the one behind a barrier look again, if it is still there.
+fn release(barrier: oneshot::Sender<()>) {
+    let _ = barrier.send(());
 }
 
 /// The same error for one more writer.

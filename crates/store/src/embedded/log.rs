@@ -117,8 +117,8 @@ impl Log {
     }
 
     /// Appends entries as one frame, and reserves revisions up to `reserved`, which only counts once synced.
-    /// After an error nothing of it remains.
-    pub(crate) fn append(&mut self, entries: &[Entry], reserved: u64) -> Result<(), StoreError> {
+    /// Returns the segment it went to. After an error nothing of it remains.
+    pub(crate) fn append(&mut self, entries: &[Entry], reserved: u64) -> Result<u64, StoreError> {
         self.tidy()?;
         if self.written >= self.sizes.segment {
             self.begin_segment()?;
@@ -129,10 +129,11 @@ impl Log {
         written.map_err(|source| self.failed("write", source))?;
         self.untidy = false;
         self.written += self.buffer.len() as u64;
+        self.segment(self.id).bytes = self.written;
         if self.buffer.capacity() > BUFFER_KEPT {
             self.buffer = Vec::new();
         }
-        Ok(())
+        Ok(self.id)
     }
 
     /// Makes everything appended durable.
@@ -151,15 +152,19 @@ impl Log {
         Ok(())
     }
 
-    /// Takes note of what was appended, once it will not be taken back.
-    pub(crate) fn settle(&mut self, entries: &[Entry], reserved: u64) {
+    /// Counts revisions as reserved, once that is synced.
+    pub(crate) fn reserve(&mut self, reserved: u64) {
         self.reserved = self.reserved.max(reserved);
-        self.segment(self.id).bytes = self.written;
+    }
+
+    /// Takes note of what was appended to a segment, once it will not be taken back: from here on the older states
+    /// of these keys are garbage.
+    pub(crate) fn settle(&mut self, entries: &[Entry], id: u64) {
         for entry in entries {
             let size = entry.size() as u32;
             let before = if entry.value.is_some() {
-                self.segment(self.id).live += u64::from(size);
-                self.places.insert(entry.key.clone(), Place { segment: self.id, size })
+                self.segment(id).live += u64::from(size);
+                self.places.insert(entry.key.clone(), Place { segment: id, size })
             } else {
                 self.places.remove(&entry.key)
             };

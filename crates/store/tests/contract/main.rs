@@ -4,6 +4,7 @@
 mod engines;
 mod model;
 mod reads;
+mod replicas;
 mod watches;
 mod writes;
 
