@@ -211,6 +211,12 @@ impl Shell {
         }
     }
 
+    /// Lists a collection as metadata only.
+    pub async fn list_metadata(&self, path: &str) -> Result<String, ActError> {
+        const ACCEPT: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+        self.request("GET", path, ACCEPT, "application/json", Vec::new()).await
+    }
+
     pub async fn patch(&self, path: &str, kind: PatchKind, body: &serde_json::Value) -> Result<String, ActError> {
         self.send("PATCH", path, kind.content_type(), Json::of(body).0).await
     }
@@ -222,12 +228,23 @@ impl Shell {
         content_type: &'static str,
         body: Vec<u8>,
     ) -> Result<String, ActError> {
+        self.request(verb, path, "application/json", content_type, body).await
+    }
+
+    async fn request(
+        &self,
+        verb: &'static str,
+        path: &str,
+        accept: &'static str,
+        content_type: &'static str,
+        body: Vec<u8>,
+    ) -> Result<String, ActError> {
         let _permit = self.in_flight.acquire().await;
         let request = http::Request::builder()
             .method(verb)
             .uri(path)
             .header(http::header::CONTENT_TYPE, content_type)
-            .header(http::header::ACCEPT, "application/json")
+            .header(http::header::ACCEPT, accept)
             .body(body)
             .map_err(|error| ActError::Refused(format!("{verb} {path}: not a valid request: {error}")))?;
         self.client

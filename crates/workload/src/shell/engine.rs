@@ -23,6 +23,9 @@ pub trait Controller: Send + Sync + 'static {
     /// Registers handlers on the caches of `world` that enqueue the keys a change concerns.
     fn wire(&self, world: &Arc<World>, enqueue: Enqueue);
 
+    /// Told once which kinds the process follows anyway, for controllers that care about all kinds.
+    fn feed(&self, _world: &Arc<World>, _followed: &[Watch]) {}
+
     /// Snapshot and pure plan. Most controllers are only this.
     fn plan(&self, _key: &Key, _world: &World, _now: Timestamp) -> Vec<Action> {
         Vec::new()
@@ -59,6 +62,7 @@ impl Enqueue {
 pub struct Engine {
     shell: Shell,
     controllers: Vec<Arc<dyn Controller>>,
+    followed: Vec<Watch>,
 }
 
 impl Engine {
@@ -67,18 +71,22 @@ impl Engine {
         for (index, controller) in controllers.iter().enumerate() {
             controller.wire(&shell.world, Enqueue { queue: shell.queue.clone(), controller: index });
         }
-        Self { shell, controllers }
+        let followed: BTreeSet<Watch> = controllers.iter().flat_map(|c| c.watches()).copied().collect();
+        let followed: Vec<Watch> = followed.into_iter().collect();
+        for controller in &controllers {
+            controller.feed(&shell.world, &followed);
+        }
+        Self { shell, controllers, followed }
     }
 
     /// Runs until `shutdown`; plans start when every watched kind is listed.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut tasks = JoinSet::new();
-        let needed: BTreeSet<Watch> = self.controllers.iter().flat_map(|c| c.watches()).copied().collect();
-        for watch in &needed {
+        for watch in &self.followed {
             tasks.spawn(self.shell.world.follow(*watch, self.shell.client.clone(), shutdown.clone()));
         }
         tasks.spawn(self.shell.events.clone().run(shutdown.clone()));
-        for watch in &needed {
+        for watch in &self.followed {
             tokio::select! {
                 () = self.shell.world.synced(*watch) => {}
                 () = shutdown.cancelled() => {}

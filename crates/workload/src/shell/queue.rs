@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(queue.try_next(), Some(task("a")));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_failed_key_comes_back_after_a_pause() {
         let queue = Queue::default();
         queue.add(task("a"));

@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     discovery::v1::EndpointSlice,
     storage::v1::StorageClass,
 };
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -56,6 +57,33 @@ macro_rules! world {
                     })*
                     _ => None,
                 }
+            }
+
+            /// Tells `handler` about every change of the followed kinds (`true`: it exists). Returns the kinds it
+            /// covers: those that are followed as a whole.
+            pub fn on_any_change(
+                &self,
+                followed: &[Watch],
+                handler: impl Fn(&Resource, &ObjectMeta, bool) + Clone + Send + Sync + 'static,
+            ) -> Vec<Resource> {
+                let mut covered = Vec::new();
+                $({
+                    let selector: Option<&str> = $selector;
+                    if selector.is_none() && followed.contains(&Watch::$watch) {
+                        let (handler, resource) = (handler.clone(), <$kind>::RESOURCE);
+                        self.$field.on_change(move |old, new| {
+                            // A name that was reused is a different object.
+                            if let Some(old) = old && new.is_none_or(|new| new.metadata.uid != old.metadata.uid) {
+                                handler(&resource, &old.metadata, false);
+                            }
+                            if let Some(new) = new {
+                                handler(&resource, &new.metadata, true);
+                            }
+                        });
+                        covered.push(<$kind>::RESOURCE);
+                    }
+                })*
+                covered
             }
 
             pub(super) fn mark_deleting(&self, resource: &Resource, key: &Key, uid: Option<&str>, now: Timestamp) {

@@ -1,0 +1,120 @@
+//! Which controllers run, and with what.
+
+use crate::{
+    deployment::Deployments,
+    endpoints::EndpointSlices,
+    garbage::Garbage,
+    namespace::Namespaces,
+    replicaset::ReplicaSets,
+    scheduler::{Scheduler, Scheduling},
+    service_account::{RootCa, ServiceAccounts},
+    shell::{Controller, Engine},
+};
+use kube::Client;
+use std::{collections::BTreeSet, sync::Arc};
+use tokio_util::sync::CancellationToken;
+
+/// A controller that can be switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Name {
+    CertificateSigning,
+    CronJob,
+    DaemonSet,
+    Deployment,
+    EndpointSlice,
+    GarbageCollection,
+    Job,
+    Namespace,
+    NodeLifecycle,
+    PodGarbage,
+    ReplicaSet,
+    Scheduler,
+    ServiceAccount,
+    StatefulSet,
+    TtlAfterFinished,
+    Volume,
+}
+
+impl Name {
+    pub const ALL: [Name; 16] = [
+        Self::CertificateSigning,
+        Self::CronJob,
+        Self::DaemonSet,
+        Self::Deployment,
+        Self::EndpointSlice,
+        Self::GarbageCollection,
+        Self::Job,
+        Self::Namespace,
+        Self::NodeLifecycle,
+        Self::PodGarbage,
+        Self::ReplicaSet,
+        Self::Scheduler,
+        Self::ServiceAccount,
+        Self::StatefulSet,
+        Self::TtlAfterFinished,
+        Self::Volume,
+    ];
+
+    /// What a hub runs itself; its workloads run at sites.
+    pub const HUB: [Name; 4] =
+        [Self::CertificateSigning, Self::GarbageCollection, Self::Namespace, Self::ServiceAccount];
+}
+
+/// The certificate authority with which approved requests are signed.
+#[derive(Clone)]
+pub struct Ca {
+    pub cert_pem: String,
+    pub key_pem: String,
+}
+
+pub struct Options {
+    pub controllers: BTreeSet<Name>,
+    /// Signs certificate requests; without it approved requests wait for somebody else.
+    pub signer: Option<Ca>,
+    /// Published as `kube-root-ca.crt` in every namespace; `None`: not published.
+    pub root_ca: Option<String>,
+    /// Where the local storage class makes directories on a node.
+    pub volume_dir: String,
+    pub shutdown: CancellationToken,
+}
+
+impl Options {
+    /// Every controller, as a site runs them.
+    pub fn site(shutdown: CancellationToken) -> Self {
+        Self {
+            controllers: Name::ALL.into(),
+            signer: None,
+            root_ca: None,
+            volume_dir: "/var/lib/tombolo/volumes".into(),
+            shutdown,
+        }
+    }
+
+    /// Only what a hub needs for its own objects.
+    pub fn hub(shutdown: CancellationToken) -> Self {
+        Self { controllers: Name::HUB.into(), ..Self::site(shutdown) }
+    }
+}
+
+/// Runs the chosen controllers until `options.shutdown`.
+pub async fn run(client: Client, options: Options) {
+    let mut controllers: Vec<Arc<dyn Controller>> = Vec::new();
+    for name in &options.controllers {
+        match name {
+            Name::Deployment => controllers.push(Arc::new(Deployments)),
+            Name::EndpointSlice => controllers.push(Arc::new(EndpointSlices)),
+            Name::ReplicaSet => controllers.push(Arc::new(ReplicaSets)),
+            Name::GarbageCollection => controllers.push(Arc::new(Garbage::default())),
+            Name::Namespace => controllers.push(Arc::new(Namespaces)),
+            Name::Scheduler => controllers.push(Arc::new(Scheduling(Arc::new(Scheduler::default())))),
+            Name::ServiceAccount => {
+                controllers.push(Arc::new(ServiceAccounts));
+                if let Some(ca) = options.root_ca.clone() {
+                    controllers.push(Arc::new(RootCa { ca }));
+                }
+            }
+            _ => {}
+        }
+    }
+    Engine::new(client, controllers).run(options.shutdown).await;
+}
