@@ -14,6 +14,7 @@
 
 pub mod names;
 mod placement;
+pub mod quantity;
 mod schema;
 mod selector;
 mod site;

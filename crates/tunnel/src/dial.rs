@@ -93,7 +93,10 @@ impl Dialer {
         let tls = tls.map_err(|error| unreachable(error.to_string()))?;
         let mut io = self.switch(tls).await?;
         Preamble { class, session: self.session }.write(&mut io).await?;
-        Ok(io)
+        match crate::preamble::verdict(&mut io).await? {
+            None => Ok(io),
+            Some(message) => Err(DialError::Refused { status: 410, message }),
+        }
     }
 
     async fn switch(&self, io: impl Io) -> Result<impl Io, DialError> {

@@ -36,7 +36,7 @@ pub use dial::{DialError, Dialer};
 pub use forward::{HttpBody, Reply, forward, full, serve_http};
 pub use heartbeat::DEFAULT_INTERVAL;
 pub use identity::{PeerIdentity, identity_of};
-pub use preamble::{Preamble, SessionId};
+pub use preamble::{Preamble, SessionId, answer};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

@@ -43,6 +43,24 @@ impl Preamble {
     }
 }
 
+/// The acceptor's answer to a preamble: welcome, or why not.
+pub async fn answer(io: &mut impl Io, verdict: Result<(), &str>) -> Result<(), TunnelError> {
+    let why = verdict.err().unwrap_or_default().as_bytes();
+    let why = &why[..why.len().min(usize::from(u16::MAX))];
+    io.write_u16(why.len() as u16).await?;
+    io.write_all(why).await?;
+    io.flush().await?;
+    Ok(())
+}
+
+/// The dialer's side: the reason of a refusal, if it is one.
+pub async fn verdict(io: &mut impl Io) -> Result<Option<String>, TunnelError> {
+    let length = io.read_u16().await?;
+    let mut why = vec![0u8; usize::from(length)];
+    io.read_exact(&mut why).await?;
+    Ok((length > 0).then(|| String::from_utf8_lossy(&why).into_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

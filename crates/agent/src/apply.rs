@@ -1,0 +1,331 @@
+//! Applying one Work at the site, in one pass: what it needs first, then the root.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::future::join_all;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, Preconditions};
+use kube::core::{PartialObjectMeta, Status};
+use kube::{Client, Error};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+use tombolo_api::{Drift, DriftItem, Tombstone, WorkSpec, names};
+
+use crate::fields;
+use crate::ledger::{Key, Ledger, Outcome};
+use crate::owners::{Claim, Farewell, Owner, Owners};
+
+/// How often fields are given up to others within one apply.
+const TRIMS: usize = 4;
+
+/// Writes at the site, as the identity the owner gave to the hub; reads as the agent.
+pub struct Applier {
+    pub own: Client,
+    pub acting: Client,
+    pub manager: String,
+    pub hub: String,
+    kinds: Mutex<BTreeMap<(String, String), ApiResource>>,
+}
+
+/// Why an object was not applied.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("{kind}/{name} exists at the site and was not made by this hub; set `adopt: true` in the Placement to take it over, or rename it")]
+    Foreign { kind: String, name: String },
+    #[error("{kind}/{name} belongs to hub {hub}")]
+    OtherHub { kind: String, name: String, hub: String },
+    #[error("{kind}/{name} is still being removed for an earlier object of that name")]
+    Leaving { kind: String, name: String },
+    #[error("{0}")]
+    Site(Box<Status>),
+    #[error("the site's API does not answer: {0}")]
+    Unreachable(String),
+    #[error("the Work holds no usable object: {0}")]
+    Malformed(String),
+}
+
+impl Refusal {
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Foreign { .. } => "Exists".into(),
+            Self::OtherHub { .. } => "OtherHub".into(),
+            Self::Leaving { .. } => "Leaving".into(),
+            Self::Site(status) if status.reason.is_empty() => "Refused".into(),
+            Self::Site(status) => status.reason.clone(),
+            Self::Unreachable(_) => "SiteUnreachable".into(),
+            Self::Malformed(_) => "Malformed".into(),
+        }
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Api(status) => Self::Site(status),
+            other => Self::Unreachable(other.to_string()),
+        }
+    }
+}
+
+struct Applied {
+    object: DynamicObject,
+    drift: Vec<DriftItem>,
+}
+
+impl Applier {
+    pub fn new(own: Client, acting: Client, hub: &str) -> Self {
+        let manager = format!("{}-{}", names::SITE_MANAGER, names::hub_label(hub));
+        Self { own, acting, manager, hub: hub.to_owned(), kinds: Mutex::default() }
+    }
+
+    pub fn owner(&self, work: &str, uid: &str) -> Owner {
+        Owner { hub: self.hub.clone(), work: work.to_owned(), uid: uid.to_owned() }
+    }
+
+    /// Applies everything in `spec`. The first refusal is the answer; what came before it stays.
+    pub async fn apply(&self, owner: &Owner, spec: &WorkSpec, ledger: &Arc<Mutex<Ledger>>) -> Outcome {
+        let refused = |refusal: Refusal| Outcome {
+            refused: Some((refusal.reason(), refusal.to_string())),
+            ..Default::default()
+        };
+        let mut drift = Vec::new();
+        for done in join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger))).await {
+            match done {
+                Ok(applied) => drift.extend(applied.drift),
+                Err(refusal) => return refused(refusal),
+            }
+        }
+        match self.apply_one(owner, spec, &spec.object, true, ledger).await {
+            Ok(applied) => {
+                drift.extend(applied.drift);
+                drift.sort();
+                Outcome {
+                    drift,
+                    generation: applied.object.metadata.generation.unwrap_or_default(),
+                    status: applied.object.data.get("status").cloned(),
+                    refused: None,
+                }
+            }
+            Err(refusal) => refused(refusal),
+        }
+    }
+
+    async fn apply_one(
+        &self,
+        owner: &Owner,
+        spec: &WorkSpec,
+        object: &Value,
+        root: bool,
+        ledger: &Arc<Mutex<Ledger>>,
+    ) -> Result<Applied, Refusal> {
+        let key = Key::of(object).ok_or_else(|| Refusal::Malformed("no apiVersion, kind or name".into()))?;
+        let found = self.metadata(&key).await?;
+        let owners = Owners::of(found.as_ref().and_then(|f| f.metadata.annotations.as_ref()));
+        let (kind, name) = (key.kind.clone(), key.name.clone());
+        let mut force = spec.drift == Drift::Force;
+        if found.is_some() {
+            match owners.claim(owner, root) {
+                Claim::Free => {}
+                Claim::Foreign if spec.adopt => force = true,
+                // A ServiceAccount that every namespace has, and the like: use it as it is.
+                Claim::Foreign if !root && built_in(&key) => force = false,
+                Claim::Foreign => return Err(Refusal::Foreign { kind, name }),
+                Claim::OtherHub(hub) => return Err(Refusal::OtherHub { kind, name, hub }),
+                // The name is free once that Work is gone; one that no hub speaks of any more is taken over.
+                Claim::OtherRoot(work) if ledger.lock().get(&work).is_some() => {
+                    return Err(Refusal::Leaving { kind, name });
+                }
+                Claim::OtherRoot(_) => {}
+            }
+        }
+        let mut patch = object.clone();
+        let annotations = owners.annotations(owner, |other| ledger.lock().alive(other));
+        put(&mut patch, "annotations", annotations);
+        put(
+            &mut patch,
+            "labels",
+            [(names::HUB_LABEL.to_owned(), json!(names::hub_label(&self.hub)))].into_iter().collect(),
+        );
+        self.patch(&key, patch, force).await
+    }
+
+    /// Server-side apply; fields that others hold are left to them unless `force`.
+    async fn patch(&self, key: &Key, mut patch: Value, force: bool) -> Result<Applied, Refusal> {
+        let api = self.api(&self.acting, key);
+        let mut params = PatchParams::apply(&self.manager);
+        params.force = force;
+        let mut drift = Vec::new();
+        let mut made_namespace = false;
+        let mut looked_up = false;
+        let mut api = api;
+        for _ in 0..TRIMS + 2 {
+            match api.patch(&key.name, &params, &Patch::Apply(&patch)).await {
+                Ok(object) => return Ok(Applied { object, drift }),
+                Err(Error::Api(status)) if status.code == 409 && conflicts(&status) => {
+                    for (field, manager) in conflicting(&status) {
+                        fields::remove(&mut patch, &field);
+                        drift.push(DriftItem { object: key.to_string(), field, manager });
+                    }
+                }
+                Err(Error::Api(status)) if status.code == 404 && !made_namespace && no_namespace(&status) => {
+                    self.make_namespace(&key.namespace).await?;
+                    made_namespace = true;
+                }
+                Err(Error::Api(status)) if status.code == 404 && !looked_up => {
+                    looked_up = true;
+                    if !self.look_up(key).await {
+                        return Err(Refusal::Site(status));
+                    }
+                    api = self.api(&self.acting, key);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let message = format!("{key} is changed by others as fast as it is applied");
+        Err(Refusal::Unreachable(message))
+    }
+
+    async fn make_namespace(&self, name: &str) -> Result<(), Refusal> {
+        let key = Key { api_version: "v1".into(), kind: "Namespace".into(), namespace: String::new(), name: name.into() };
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
+            "labels": {names::HUB_LABEL: names::hub_label(&self.hub)}}});
+        let params = PatchParams::apply(&self.manager).force();
+        self.api(&self.acting, &key).patch(name, &params, &Patch::Apply(&object)).await?;
+        Ok(())
+    }
+
+    /// Does what a tombstone asks. `Ok(true)` when nothing is left to do.
+    pub async fn remove(
+        &self,
+        owner: &Owner,
+        spec: &WorkSpec,
+        tombstone: &Tombstone,
+        seen: i64,
+    ) -> Result<bool, Refusal> {
+        let mut done = true;
+        // The root goes first, so that nothing starts without what it needs.
+        for object in std::iter::once(&spec.object).chain(&spec.with) {
+            let Some(key) = Key::of(object) else { continue };
+            done &= self.remove_one(owner, &key, tombstone, seen).await?;
+        }
+        Ok(done)
+    }
+
+    async fn remove_one(&self, owner: &Owner, key: &Key, tombstone: &Tombstone, seen: i64) -> Result<bool, Refusal> {
+        let Some(found) = self.metadata(key).await? else { return Ok(true) };
+        let owners = Owners::of(found.metadata.annotations.as_ref());
+        match owners.farewell(owner, tombstone, seen) {
+            Farewell::Leave(why) => {
+                tracing::info!(object = %key, work = owner.work, why, "kept in spite of a tombstone");
+                Ok(true)
+            }
+            Farewell::Delete if !tombstone.keep => self.delete(key, found.metadata.uid).await,
+            Farewell::Delete => self.release(key, owner, true).await.map(|()| true),
+            Farewell::Release => self.release(key, owner, false).await.map(|()| true),
+        }
+    }
+
+    /// Deletes exactly the object that was looked at. `Ok(true)` when it is gone.
+    pub async fn delete(&self, key: &Key, uid: Option<String>) -> Result<bool, Refusal> {
+        let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
+        match self.api(&self.acting, key).delete(&key.name, &params).await {
+            Ok(_) => Ok(self.metadata(key).await?.is_none()),
+            Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the owner's name off; `last`: nothing shows any more that a hub managed the object.
+    async fn release(&self, key: &Key, owner: &Owner, last: bool) -> Result<(), Refusal> {
+        let mut metadata = json!({"annotations": {owner.key(): null}});
+        if last {
+            metadata["labels"] = json!({names::HUB_LABEL: null});
+        }
+        let patch = Patch::Merge(json!({ "metadata": metadata }));
+        let params = PatchParams { field_manager: Some(self.manager.clone()), ..Default::default() };
+        match self.api(&self.acting, key).patch(&key.name, &params, &patch).await {
+            Ok(_) => Ok(()),
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives up a dependency that the Work no longer names.
+    pub async fn let_go(&self, owner: &Owner, key: &Key) -> Result<(), Refusal> {
+        let now = Tombstone { hub: self.hub.clone(), epoch: i64::MAX, ..Default::default() };
+        self.remove_one(owner, key, &now, 0).await.map(drop)
+    }
+
+    async fn metadata(&self, key: &Key) -> Result<Option<PartialObjectMeta<DynamicObject>>, Refusal> {
+        match self.api(&self.own, key).get_metadata_opt(&key.name).await {
+            Ok(found) => Ok(found),
+            // A custom kind whose plural we guessed wrong answers "not found" as well; the patch finds that out.
+            Err(Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    pub fn api(&self, client: &Client, key: &Key) -> Api<DynamicObject> {
+        let resource = self.resource(&key.api_version, &key.kind);
+        if key.namespace.is_empty() {
+            Api::all_with(client.clone(), &resource)
+        } else {
+            Api::namespaced_with(client.clone(), &key.namespace, &resource)
+        }
+    }
+
+    /// The resource of a kind: guessed from its name until the site's discovery says otherwise.
+    pub fn resource(&self, api_version: &str, kind: &str) -> ApiResource {
+        let id = (api_version.to_owned(), kind.to_owned());
+        self.kinds.lock().get(&id).cloned().unwrap_or_else(|| ApiResource::from_gvk(&gvk(api_version, kind)))
+    }
+
+    pub async fn look_up(&self, key: &Key) -> bool {
+        let found = kube::discovery::pinned_kind(&self.own, &gvk(&key.api_version, &key.kind)).await;
+        let Ok((resource, _)) = found else { return false };
+        let changed = resource.plural != self.resource(&key.api_version, &key.kind).plural;
+        self.kinds.lock().insert((key.api_version.clone(), key.kind.clone()), resource);
+        changed
+    }
+}
+
+pub fn gvk(api_version: &str, kind: &str) -> GroupVersionKind {
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    GroupVersionKind::gvk(group, version, kind)
+}
+
+fn put(object: &mut Value, field: &str, more: serde_json::Map<String, Value>) {
+    let entry = &mut object["metadata"][field];
+    match entry.as_object_mut() {
+        Some(map) => map.extend(more),
+        None => *entry = Value::Object(more),
+    }
+}
+
+fn conflicts(status: &Status) -> bool {
+    conflicting(status).next().is_some()
+}
+
+/// Field and manager of every conflict that server-side apply names.
+fn conflicting(status: &Status) -> impl Iterator<Item = (String, String)> + '_ {
+    status.details.iter().flat_map(|d| &d.causes).filter(|c| c.reason == "FieldManagerConflict").map(|cause| {
+        let manager = cause.message.split('"').nth(1).unwrap_or("unknown");
+        (cause.field.clone(), manager.to_owned())
+    })
+}
+
+fn no_namespace(status: &Status) -> bool {
+    status.details.as_ref().is_some_and(|d| d.kind == "namespaces") || status.message.starts_with("namespaces ")
+}
+
+/// Objects that every namespace has without anybody's doing.
+fn built_in(key: &Key) -> bool {
+    matches!((key.kind.as_str(), key.name.as_str()), ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt"))
+}
+
+/// When a Work is tried again after drift came back at once: the site's own controllers may be fighting us.
+pub fn calm(last: Option<Instant>, now: Instant) -> Option<Instant> {
+    let quiet = Duration::from_secs(1);
+    last.filter(|at| now.duration_since(*at) < quiet).map(|at| at + quiet)
+}

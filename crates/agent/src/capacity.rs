@@ -1,0 +1,212 @@
+//! What the site has and how it is broken up over nodes: a plain struct fed by watches.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kube::core::Object;
+use serde::{Deserialize, Serialize};
+use tombolo_api::quantity::{Amounts, amounts, texts};
+use tombolo_api::{NodeShape, SiteStatus};
+
+use crate::pods::{Pod, add, asks};
+
+pub type Node = Object<NodeSpec, NodeStatus>;
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpec {
+    pub unschedulable: bool,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeStatus {
+    pub capacity: BTreeMap<String, String>,
+    pub allocatable: BTreeMap<String, String>,
+    pub conditions: Vec<crate::pods::Condition>,
+    pub node_info: NodeInfo,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeInfo {
+    pub architecture: String,
+    pub operating_system: String,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Have {
+    capacity: Amounts,
+    allocatable: Amounts,
+    usable: bool,
+    arch: String,
+    os: String,
+}
+
+/// More shapes than this are made coarser: what is free is rounded down until few enough are left.
+const SHAPES: usize = 32;
+
+#[derive(Default)]
+pub struct Capacity {
+    nodes: BTreeMap<String, Have>,
+    /// By pod uid: its node and what it takes there.
+    pods: HashMap<String, (String, Amounts)>,
+}
+
+impl Capacity {
+    /// Says whether anything changed.
+    pub fn put_node(&mut self, node: &Node) -> bool {
+        let status = node.status.clone().unwrap_or_default();
+        let ready = status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True");
+        let have = Have {
+            capacity: amounts(&status.capacity),
+            allocatable: amounts(&status.allocatable),
+            usable: ready && !node.spec.unschedulable,
+            arch: status.node_info.architecture,
+            os: status.node_info.operating_system,
+        };
+        let name = node.metadata.name.clone().unwrap_or_default();
+        self.nodes.insert(name, have.clone()) != Some(have)
+    }
+
+    pub fn drop_node(&mut self, name: &str) -> bool {
+        self.nodes.remove(name).is_some()
+    }
+
+    pub fn put_pod(&mut self, pod: &Pod) -> bool {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let takes = asks(pod);
+        if pod.spec.node_name.is_empty() || takes.is_empty() {
+            return self.pods.remove(&uid).is_some();
+        }
+        let entry = (pod.spec.node_name.clone(), takes);
+        self.pods.insert(uid, entry.clone()) != Some(entry)
+    }
+
+    pub fn drop_pod(&mut self, uid: &str) -> bool {
+        self.pods.remove(uid).is_some()
+    }
+
+    /// Forgets what a new list does not have.
+    pub fn retain_nodes(&mut self, keep: impl Fn(&str) -> bool) {
+        self.nodes.retain(|name, _| keep(name));
+    }
+
+    pub fn retain_pods(&mut self, keep: impl Fn(&str) -> bool) {
+        self.pods.retain(|uid, _| keep(uid));
+    }
+
+    /// Writes what is known into a status.
+    pub fn fill(&self, status: &mut SiteStatus) {
+        let mut used_by: HashMap<&str, Amounts> = HashMap::new();
+        let mut used = Amounts::new();
+        for (node, takes) in self.pods.values() {
+            add(&mut used, takes);
+            add(used_by.entry(node.as_str()).or_default(), takes);
+        }
+        let (mut capacity, mut allocatable) = (Amounts::new(), Amounts::new());
+        let mut free = Vec::new();
+        for (name, have) in &self.nodes {
+            add(&mut capacity, &have.capacity);
+            if !have.usable {
+                continue;
+            }
+            add(&mut allocatable, &have.allocatable);
+            let taken = used_by.get(name.as_str());
+            let left = |(resource, total): (&String, &i64)| {
+                let taken = taken.and_then(|t| t.get(resource)).copied().unwrap_or(0);
+                (resource.clone(), (total - taken).max(0))
+            };
+            free.push((have, have.allocatable.iter().map(left).collect::<Amounts>()));
+        }
+        status.nodes = self.nodes.len() as i64;
+        status.capacity = texts(&capacity);
+        status.allocatable = texts(&allocatable);
+        status.used = texts(&used);
+        status.shapes = shapes(&free);
+    }
+}
+
+fn shapes(nodes: &[(&Have, Amounts)]) -> Vec<NodeShape> {
+    for coarseness in 0.. {
+        let mut groups: BTreeMap<(Amounts, Amounts, &str, &str), i64> = BTreeMap::new();
+        for (have, free) in nodes {
+            let free = free.iter().map(|(name, value)| (name.clone(), round_down(*value, coarseness))).collect();
+            *groups.entry((have.allocatable.clone(), free, &have.arch, &have.os)).or_default() += 1;
+        }
+        if groups.len() <= SHAPES || coarseness > 62 {
+            let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+            let shape = |((allocatable, free, arch, os), count): ((Amounts, Amounts, &str, &str), i64)| NodeShape {
+                count,
+                allocatable: texts(&allocatable),
+                free: texts(&free),
+                arch: text(arch),
+                os: text(os),
+            };
+            return groups.into_iter().map(shape).collect();
+        }
+    }
+    Vec::new()
+}
+
+/// Clears all but the highest bits; coarser clears more.
+fn round_down(value: i64, coarseness: u32) -> i64 {
+    if coarseness == 0 || value <= 0 {
+        return value;
+    }
+    let kept = 8u32.saturating_sub(coarseness);
+    let low = (63 - value.leading_zeros()).saturating_sub(kept);
+    (value >> low) << low
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn node(name: &str, cpu: &str, ready: bool) -> Node {
+        let status = if ready { "True" } else { "False" };
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {}, "status": {
+            "capacity": {"cpu": cpu, "pods": "110"}, "allocatable": {"cpu": cpu, "pods": "110"},
+            "conditions": [{"type": "Ready", "status": status}]}}))
+        .expect("a node")
+    }
+
+    fn pod(uid: &str, node: &str, cpu: i64) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": uid, "uid": uid}, "spec": {"nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": format!("{cpu}m")}}}]}, "status": {"phase": "Running"}}))
+        .expect("a pod")
+    }
+
+    #[test]
+    fn equal_nodes_are_counted_together_and_a_node_that_is_not_ready_offers_nothing() {
+        let mut capacity = Capacity::default();
+        for name in ["a", "b", "c"] {
+            capacity.put_node(&node(name, "2", true));
+        }
+        capacity.put_node(&node("d", "2", false));
+        capacity.put_pod(&pod("p", "c", 500));
+        let mut status = SiteStatus::default();
+        capacity.fill(&mut status);
+        assert_eq!((status.nodes, status.allocatable["cpu"].as_str(), status.used["cpu"].as_str()), (4, "6000m", "500m"));
+        let counts: Vec<(i64, &str)> = status.shapes.iter().map(|s| (s.count, s.free["cpu"].as_str())).collect();
+        assert_eq!(counts, [(1, "1500m"), (2, "2000m")]);
+    }
+
+    proptest! {
+        #[test]
+        fn many_nodes_become_few_shapes_that_never_promise_more(cpus in prop::collection::vec(0i64..64_000, 1..300)) {
+            let mut capacity = Capacity::default();
+            for (n, cpu) in cpus.iter().enumerate() {
+                capacity.put_node(&node(&format!("n{n}"), "64", true));
+                capacity.put_pod(&pod(&format!("p{n}"), &format!("n{n}"), *cpu));
+            }
+            let mut status = SiteStatus::default();
+            capacity.fill(&mut status);
+            prop_assert!(status.shapes.len() <= SHAPES);
+            prop_assert_eq!(status.shapes.iter().map(|s| s.count).sum::<i64>(), cpus.len() as i64);
+            let promised: i64 = status.shapes.iter().map(|s| s.count * amounts(&s.free)["cpu"]).sum();
+            prop_assert!(promised <= cpus.iter().map(|c| 64_000 - c).sum());
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Acting on Works: one task per Work at a time, a bounded number in all. Goes on while the hub is away.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use crate::ledger::{Key, Outcome};
+use crate::observe::Shared;
+
+/// Works acted on at once.
+const AT_ONCE: usize = 16;
+/// A deletion that the watch does not confirm is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// The highest epoch seen of the hub.
+#[derive(Default)]
+pub struct Epoch(AtomicI64);
+
+impl Epoch {
+    pub fn new(epoch: i64) -> Self {
+        Self(AtomicI64::new(epoch))
+    }
+
+    pub fn get(&self) -> i64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Says whether it is news.
+    pub fn see(&self, epoch: i64) -> bool {
+        self.0.fetch_max(epoch, Ordering::Relaxed) < epoch
+    }
+}
+
+pub async fn run(shared: Arc<Shared>, epoch: Arc<Epoch>, hub_identity: Option<String>) {
+    let mut tasks = JoinSet::new();
+    loop {
+        while tasks.len() >= AT_ONCE {
+            tasks.join_next().await;
+        }
+        while tasks.try_join_next().is_some() {}
+        let work = shared.todo.next().await;
+        let (shared, epoch, hub_identity) = (shared.clone(), epoch.clone(), hub_identity.clone());
+        tasks.spawn(async move {
+            act(&shared, &epoch, hub_identity.as_deref(), &work).await;
+            shared.todo.done(&work);
+            shared.report.notify_one();
+        });
+    }
+}
+
+async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, work: &str) {
+    let Some(entry) = shared.ledger.lock().get(work).cloned() else { return };
+    let owner = shared.applier.owner(work, &entry.uid);
+    let spec = entry.spec.clone();
+    let seen = epoch.get();
+    if epoch.see(spec.hub.epoch) {
+        shared.site.notify_one();
+    }
+    if spec.hub.id != shared.applier.hub {
+        let message = format!("the Work is of hub {}, this site is tied to {}", spec.hub.id, shared.applier.hub);
+        return refuse(shared, work, &entry, "OtherHub", message);
+    }
+    if let Some(tombstone) = &spec.tombstone {
+        let done = shared.applier.remove(&owner, &spec, tombstone, seen).await;
+        let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
+        match done {
+            Ok(true) if pods_left == 0 || tombstone.keep => {
+                shared.ledger.lock().removed(work, &entry.uid, entry.generation, &tombstone.reason, &now());
+                shared.todo.succeeded(work);
+                shared.todo.hurry();
+            }
+            Ok(_) => shared.todo.later(work, Instant::now() + LOOK_AGAIN),
+            Err(refusal) => {
+                refuse(shared, work, &entry, &refusal.reason(), refusal.to_string());
+                shared.todo.retry(work, Instant::now());
+            }
+        }
+        return;
+    }
+    if let Some(me) = hub_identity
+        && spec.hub.path.iter().any(|hub| hub == me)
+    {
+        let message = format!("this hub ({me}) already had the object; it came back through {}", spec.hub.path.join(" > "));
+        return refuse(shared, work, &entry, "Loop", message);
+    }
+    let outcome = shared.applier.apply(&owner, &spec, &shared.ledger).await;
+    let failed = outcome.refused.is_some();
+    if let Some((reason, message)) = &outcome.refused {
+        tracing::warn!(work, reason, message, "not applied");
+    }
+    shared.ledger.lock().applied(work, &entry.uid, entry.generation, outcome, &now());
+    if failed {
+        shared.todo.retry(work, Instant::now());
+        return;
+    }
+    shared.todo.succeeded(work);
+    for key in shared.surplus(&owner) {
+        if let Err(error) = shared.applier.let_go(&owner, &key).await {
+            tracing::warn!(work, object = %key, %error, "not given up");
+        }
+    }
+    // Custom resources may have waited for this definition.
+    if Key::of(&spec.object).is_some_and(|k| k.kind == "CustomResourceDefinition") {
+        shared.todo.hurry();
+    }
+}
+
+fn refuse(shared: &Arc<Shared>, work: &str, entry: &crate::ledger::Entry, reason: &str, message: String) {
+    tracing::warn!(work, reason, message, "refused");
+    let outcome = Outcome { refused: Some((reason.to_owned(), message)), ..Default::default() };
+    shared.ledger.lock().applied(work, &entry.uid, entry.generation, outcome, &now());
+}
+
+pub fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,279 @@
+//! What the site knows about the Works it was given: a plain struct, fed by watches, read by the apply and report loops.
+//!
+//! For every Work it holds the last spec heard from the hub (so that the site can act on it while cut off), the status as
+//! it should be at the hub, and the status the hub is known to have. The difference is what there is to report.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
+
+use crate::difference::merge_patch;
+use crate::owners::Owner;
+
+/// An object at the site.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub api_version: String,
+    pub kind: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub uid: String,
+    pub generation: i64,
+    pub spec: Arc<WorkSpec>,
+    /// What the hub should show.
+    pub status: WorkStatus,
+    /// What the hub is known to show.
+    acked: Value,
+    sending: bool,
+}
+
+/// How an attempt to apply ended.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outcome {
+    pub drift: Vec<DriftItem>,
+    /// Generation and status of the root at the site.
+    pub generation: i64,
+    pub status: Option<Value>,
+    /// Why not, if it was not applied: reason and message.
+    pub refused: Option<(String, String)>,
+}
+
+#[derive(Default)]
+pub struct Ledger {
+    works: BTreeMap<String, Entry>,
+    roots: HashMap<Key, String>,
+    changed: BTreeSet<String>,
+}
+
+/// One status to send.
+pub struct Report {
+    pub work: String,
+    pub patch: Value,
+    /// To be handed back with [`Ledger::acked`].
+    pub sent: Value,
+}
+
+impl Key {
+    pub fn of(object: &Value) -> Option<Self> {
+        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        Some(Self {
+            api_version: text("/apiVersion")?,
+            kind: text("/kind")?,
+            namespace: text("/metadata/namespace").unwrap_or_default(),
+            name: text("/metadata/name")?,
+        })
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+impl Ledger {
+    /// A Work as the hub has it. Says whether the site must act.
+    pub fn put(&mut self, work: &Work) -> bool {
+        let name = work.metadata.name.clone().unwrap_or_default();
+        let uid = work.metadata.uid.clone().unwrap_or_default();
+        let generation = work.metadata.generation.unwrap_or_default();
+        let known = work.status.as_ref().map_or(Value::Null, |s| json!(s));
+        if let Some(entry) = self.works.get_mut(&name)
+            && entry.uid == uid
+        {
+            // Our own reports echo back here; only a newer intent is news.
+            if entry.generation >= generation {
+                return false;
+            }
+            entry.generation = generation;
+            entry.spec = Arc::new(work.spec.clone());
+        } else {
+            let entry = Entry {
+                uid,
+                generation,
+                spec: Arc::new(work.spec.clone()),
+                status: work.status.clone().unwrap_or_default(),
+                acked: known,
+                sending: false,
+            };
+            self.works.insert(name.clone(), entry);
+        }
+        if let Some(key) = Key::of(&work.spec.object) {
+            self.roots.insert(key, name);
+        }
+        true
+    }
+
+    /// The hub no longer has the Work. That is no order to delete anything: the site only stops speaking of it.
+    pub fn forget(&mut self, work: &str) {
+        if let Some(entry) = self.works.remove(work)
+            && let Some(key) = Key::of(&entry.spec.object)
+            && self.roots.get(&key).is_some_and(|w| w == work)
+        {
+            self.roots.remove(&key);
+        }
+        self.changed.remove(work);
+    }
+
+    pub fn get(&self, work: &str) -> Option<&Entry> {
+        self.works.get(work)
+    }
+
+    pub fn versions(&self) -> impl Iterator<Item = (&String, &str, i64)> {
+        self.works.iter().map(|(name, e)| (name, e.uid.as_str(), e.generation))
+    }
+
+    /// Does the hub still want what `owner` recorded?
+    pub fn alive(&self, owner: &Owner) -> bool {
+        self.works.get(&owner.work).is_some_and(|e| e.uid == owner.uid && e.spec.tombstone.is_none())
+    }
+
+    /// The Work whose root this is.
+    pub fn work_of_root(&self, key: &Key) -> Option<&String> {
+        self.roots.get(key)
+    }
+
+    /// Works that name the object, as root or as dependency.
+    pub fn works_with(&self, key: &Key) -> Vec<String> {
+        let names = |spec: &WorkSpec| std::iter::once(&spec.object).chain(&spec.with).any(|o| Key::of(o).as_ref() == Some(key));
+        self.works.iter().filter(|(_, e)| names(&e.spec)).map(|(name, _)| name.clone()).collect()
+    }
+
+    /// Kinds that are watched at the site: as root (with status), or only for being there.
+    pub fn kinds(&self) -> BTreeMap<(String, String), bool> {
+        let mut kinds = BTreeMap::new();
+        for entry in self.works.values() {
+            let all = std::iter::once((&entry.spec.object, true)).chain(entry.spec.with.iter().map(|o| (o, false)));
+            for (object, root) in all {
+                if let Some(key) = Key::of(object) {
+                    *kinds.entry((key.api_version, key.kind)).or_insert(false) |= root;
+                }
+            }
+        }
+        kinds
+    }
+
+    /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes.
+    pub fn applied(&mut self, work: &str, uid: &str, generation: i64, outcome: Outcome, now: &str) {
+        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
+        let status = &mut entry.status;
+        let condition = match &outcome.refused {
+            None => ("True", "Applied".to_owned(), String::new()),
+            Some((reason, message)) => ("False", reason.clone(), message.clone()),
+        };
+        set(status, "Applied", condition, now);
+        status.observed_generation = generation;
+        if outcome.refused.is_none() {
+            status.root_generation = entry.spec.root.generation;
+            status.site_generation = outcome.generation;
+            status.drift = outcome.drift;
+            // The watch may already have shown something newer than the answer to our patch.
+            if status.object.is_none() {
+                status.object = outcome.status;
+            }
+        }
+        self.changed.insert(work.to_owned());
+    }
+
+    /// All that a tombstone asked for is done.
+    pub fn removed(&mut self, work: &str, uid: &str, generation: i64, message: &str, now: &str) {
+        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
+        set(&mut entry.status, "Removed", ("True", "Tombstone".into(), message.to_owned()), now);
+        entry.status.observed_generation = generation;
+        self.changed.insert(work.to_owned());
+    }
+
+    /// The root as the site has it now; `None` when it is gone.
+    pub fn see_root(&mut self, work: &str, seen: Option<(i64, Option<Value>)>) {
+        let Some(entry) = self.works.get_mut(work) else { return };
+        let (generation, object) = match seen {
+            Some((generation, status)) => (generation, status),
+            None => (0, None),
+        };
+        if entry.status.object != object || entry.status.site_generation != generation {
+            entry.status.object = object;
+            entry.status.site_generation = generation;
+            self.changed.insert(work.to_owned());
+        }
+    }
+
+    pub fn see_pod(&mut self, work: &str, pod: &str, summary: Option<PodSummary>) {
+        let Some(entry) = self.works.get_mut(work) else { return };
+        let changed = match summary {
+            Some(summary) => entry.status.pods.insert(pod.to_owned(), summary.clone()) != Some(summary),
+            None => entry.status.pods.remove(pod).is_some(),
+        };
+        if changed {
+            self.changed.insert(work.to_owned());
+        }
+    }
+
+    /// Replaces all that is known about pods (after a new list).
+    pub fn see_pods(&mut self, mut pods: BTreeMap<String, BTreeMap<String, PodSummary>>) {
+        for (name, entry) in &mut self.works {
+            let pods = pods.remove(name).unwrap_or_default();
+            if entry.status.pods != pods {
+                entry.status.pods = pods;
+                self.changed.insert(name.clone());
+            }
+        }
+    }
+
+    /// Up to `most` reports of Works that have none under way. Changes made meanwhile wait, and then travel together.
+    pub fn reports(&mut self, most: usize) -> Vec<Report> {
+        let ready: Vec<String> =
+            self.changed.iter().filter(|w| self.works.get(*w).is_some_and(|e| !e.sending)).take(most).cloned().collect();
+        let mut reports = Vec::new();
+        for work in ready {
+            self.changed.remove(&work);
+            let Some(entry) = self.works.get_mut(&work) else { continue };
+            let sent = json!(entry.status);
+            let from = if entry.acked.is_null() { json!({}) } else { entry.acked.clone() };
+            if let Some(patch) = merge_patch(&from, &sent) {
+                entry.sending = true;
+                reports.push(Report { work, patch: json!({ "status": patch }), sent });
+            }
+        }
+        reports
+    }
+
+    /// The hub has it (`Some`), or may not have it (`None`: it is sent again, whole).
+    pub fn acked(&mut self, work: &str, sent: Option<Value>) {
+        let Some(entry) = self.works.get_mut(work) else { return };
+        entry.sending = false;
+        match sent {
+            Some(sent) => entry.acked = sent,
+            None => drop(self.changed.insert(work.to_owned())),
+        }
+    }
+
+    /// After a reconnect: what was under way is uncertain.
+    pub fn reconnected(&mut self) {
+        for (name, entry) in &mut self.works {
+            if std::mem::take(&mut entry.sending) {
+                self.changed.insert(name.clone());
+            }
+        }
+    }
+}
+
+fn set(status: &mut WorkStatus, kind: &str, (value, reason, message): (&str, String, String), now: &str) {
+    let condition = Condition {
+        r#type: kind.into(),
+        status: value.into(),
+        reason,
+        message,
+        last_transition_time: now.into(),
+    };
+    condition.set(&mut status.conditions);
+}
+
+#[cfg(test)]
+#[path = "ledger_tests.rs"]
+mod tests;

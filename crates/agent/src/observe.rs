@@ -1,0 +1,380 @@
+//! Watches at the site: objects that were applied, pods, nodes. They feed the ledger and the capacity, and ask for a
+//! Work to be applied again when someone changed or deleted what it made.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures::{StreamExt, TryStreamExt};
+use kube::api::{Api, ApiResource, DynamicObject};
+use kube::core::PartialObjectMeta;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tombolo_api::{PodSummary, Site, names};
+
+use crate::apply::{Applier, calm, gvk};
+use crate::capacity::{Capacity, Node};
+use crate::ledger::{Key, Ledger};
+use crate::owners::Owners;
+use crate::pods::{self, Pod};
+use crate::todo::Todo;
+
+/// Everything the loops share.
+pub struct Shared {
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub capacity: Mutex<Capacity>,
+    pub todo: Todo,
+    /// A status changed.
+    pub report: Notify,
+    /// Nodes, pods or sites changed.
+    pub site: Notify,
+    pub below: Mutex<Vec<Site>>,
+    pub applier: Applier,
+    pub closing: CancellationToken,
+    /// Objects of this hub by key: what was last seen, to tell drift from our own doing.
+    seen: Mutex<HashMap<Key, Seen>>,
+    watched: Mutex<HashMap<(String, String), bool>>,
+    last_drift: Mutex<HashMap<String, Instant>>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Seen {
+    generation: Option<i64>,
+    version: String,
+    owners: Owners,
+}
+
+impl Shared {
+    pub fn new(applier: Applier, closing: CancellationToken) -> Arc<Self> {
+        Arc::new(Self {
+            ledger: Arc::default(),
+            capacity: Mutex::default(),
+            todo: Todo::default(),
+            report: Notify::new(),
+            site: Notify::new(),
+            below: Mutex::default(),
+            applier,
+            closing,
+            seen: Mutex::default(),
+            watched: Mutex::default(),
+            last_drift: Mutex::default(),
+        })
+    }
+
+    /// Starts watching the kinds that Works name and that are not watched yet.
+    pub fn watch_kinds(self: &Arc<Self>) {
+        let wanted = self.ledger.lock().kinds();
+        let mut watched = self.watched.lock();
+        for ((api_version, kind), root) in wanted {
+            let id = (api_version.clone(), kind.clone());
+            // A kind first seen as a dependency is watched anew, with status, once it is a root.
+            if watched.get(&id).is_some_and(|with_status| *with_status || !root) {
+                continue;
+            }
+            watched.insert(id, root);
+            let shared = self.clone();
+            tokio::spawn(async move {
+                let closing = shared.closing.clone();
+                tokio::select! {
+                    () = shared.watch_kind(api_version, kind, root) => {}
+                    () = closing.cancelled() => {}
+                }
+            });
+        }
+    }
+
+    async fn watch_kind(self: Arc<Self>, api_version: String, kind: String, root: bool) {
+        let probe = Key { api_version: api_version.clone(), kind: kind.clone(), namespace: String::new(), name: String::new() };
+        // A custom kind's plural may differ from the guess.
+        if api_version.contains('.') {
+            self.applier.look_up(&probe).await;
+        }
+        let resource = self.applier.resource(&api_version, &kind);
+        let client = self.applier.own.clone();
+        let selector = format!("{}={}", names::HUB_LABEL, names::hub_label(&self.applier.hub));
+        let config = watcher::Config::default().labels(&selector).page_size(100).disable_bookmarks();
+        let id = (api_version, kind);
+        if root {
+            let api: Api<DynamicObject> = Api::all_with(client, &resource);
+            let stream = watch(api, config).default_backoff();
+            self.follow(stream.map_ok(|e| map_event(e, |o: DynamicObject| {
+                let status = o.data.get("status").cloned();
+                (o.metadata, Some(status))
+            })), &id).await;
+        } else {
+            let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
+            let stream = watch(api, config).default_backoff();
+            self.follow(stream.map_ok(|e| map_event(e, |o: PartialObjectMeta<DynamicObject>| (o.metadata, None))), &id).await;
+        }
+    }
+
+    async fn follow(
+        &self,
+        stream: impl futures::Stream<Item = Result<Event<Observed>, watcher::Error>>,
+        id: &(String, String),
+    ) {
+        let mut stream = Box::pin(stream);
+        let mut listed: HashSet<Key> = HashSet::new();
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    if let Some(key) = self.present(id, object) {
+                        listed.insert(key);
+                    }
+                }
+                Ok(Event::InitDone) => {
+                    let lost: Vec<Key> = self
+                        .seen
+                        .lock()
+                        .keys()
+                        .filter(|k| k.api_version == id.0 && k.kind == id.1 && !listed.contains(*k))
+                        .cloned()
+                        .collect();
+                    lost.iter().for_each(|key| self.absent(key));
+                }
+                Ok(Event::Apply(object)) => drop(self.present(id, object)),
+                Ok(Event::Delete(object)) => self.absent(&key_of(id, &object.0)),
+                Err(error) => tracing::debug!(kind = id.1, %error, "watch at the site interrupted"),
+            }
+        }
+    }
+
+    fn present(&self, id: &(String, String), (metadata, status): Observed) -> Option<Key> {
+        let key = key_of(id, &metadata);
+        let now = Seen {
+            generation: metadata.generation,
+            version: metadata.resource_version.clone().unwrap_or_default(),
+            owners: Owners::of(metadata.annotations.as_ref()),
+        };
+        let before = self.seen.lock().insert(key.clone(), now.clone());
+        if let Some(status) = status {
+            let mut ledger = self.ledger.lock();
+            if let Some(work) = ledger.work_of_root(&key).cloned() {
+                ledger.see_root(&work, Some((metadata.generation.unwrap_or_default(), status)));
+                drop(ledger);
+                self.report.notify_one();
+            }
+        }
+        let changed = match (&before, now.generation) {
+            (None, _) => false,
+            (Some(before), Some(_)) => before.generation != now.generation || before.owners != now.owners,
+            (Some(before), None) => before.version != now.version,
+        };
+        if changed {
+            self.drifted(&key);
+        }
+        self.let_go(&key, &now.owners);
+        Some(key)
+    }
+
+    fn absent(&self, key: &Key) {
+        self.seen.lock().remove(key);
+        let mut ledger = self.ledger.lock();
+        if let Some(work) = ledger.work_of_root(key).cloned() {
+            ledger.see_root(&work, None);
+            self.report.notify_one();
+        }
+        let works = ledger.works_with(key);
+        drop(ledger);
+        for work in works {
+            self.todo.add(&work);
+        }
+        // Another Work may have waited for the name.
+        self.todo.hurry();
+    }
+
+    /// Applies again what may have been changed here; applying what is right already changes nothing.
+    fn drifted(&self, key: &Key) {
+        let now = Instant::now();
+        for work in self.ledger.lock().works_with(key) {
+            let last = self.last_drift.lock().insert(work.clone(), now);
+            match calm(last, now) {
+                Some(at) => self.todo.later(&work, at),
+                None => self.todo.add(&work),
+            }
+        }
+    }
+
+    /// A Work that is recorded on the object but names it no more gives it up.
+    fn let_go(&self, key: &Key, owners: &Owners) {
+        let ledger = self.ledger.lock();
+        let stale = |owner: &&crate::owners::Owner| {
+            ledger.alive(owner)
+                && ledger.get(&owner.work).is_some_and(|e| {
+                    !std::iter::once(&e.spec.object).chain(&e.spec.with).any(|o| Key::of(o).as_ref() == Some(key))
+                })
+        };
+        for owner in owners.iter().filter(stale) {
+            self.todo.add(&owner.work);
+        }
+    }
+
+    /// Objects that `owner` recorded and that `spec` does not name.
+    pub fn surplus(&self, owner: &crate::owners::Owner) -> Vec<Key> {
+        let ledger = self.ledger.lock();
+        let Some(entry) = ledger.get(&owner.work) else { return Vec::new() };
+        let named: HashSet<Key> = std::iter::once(&entry.spec.object).chain(&entry.spec.with).filter_map(Key::of).collect();
+        self.seen.lock().iter().filter(|(key, seen)| seen.owners.has(owner) && !named.contains(*key)).map(|(k, _)| k.clone()).collect()
+    }
+
+    /// What came from this hub and no Work speaks of: `Kind/namespace/name`.
+    pub fn orphans(&self) -> Vec<String> {
+        let ledger = self.ledger.lock();
+        let orphan = |seen: &Seen| seen.owners.iter().all(|o| ledger.get(&o.work).is_none_or(|e| e.uid != o.uid));
+        let mut all: Vec<String> = self
+            .seen
+            .lock()
+            .iter()
+            .filter(|(_, seen)| !seen.owners.is_empty() && orphan(seen))
+            .map(|(k, _)| format!("{}/{}/{}", k.kind, k.namespace, k.name))
+            .collect();
+        all.sort();
+        all.truncate(100);
+        all
+    }
+
+    pub async fn watch_pods(self: Arc<Self>, client: Client) {
+        let resource = ApiResource::from_gvk(&gvk("v1", "Pod"));
+        let api: Api<Pod> = Api::all_with(client, &resource);
+        let config = watcher::Config::default().page_size(200).disable_bookmarks();
+        let mut stream = Box::pin(watch(api, config).default_backoff());
+        let mut listed: BTreeMap<String, BTreeMap<String, PodSummary>> = BTreeMap::new();
+        let mut uids: HashSet<String> = HashSet::new();
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => {
+                    listed.clear();
+                    uids.clear();
+                }
+                Ok(Event::InitApply(pod)) => {
+                    uids.insert(pod.uid().unwrap_or_default());
+                    self.capacity.lock().put_pod(&pod);
+                    if let Some(work) = work_of(&pod) {
+                        listed.entry(work).or_default().insert(pod.name_any(), pods::summary(&pod));
+                    }
+                }
+                Ok(Event::InitDone) => {
+                    let uids = std::mem::take(&mut uids);
+                    self.capacity.lock().retain_pods(|uid| uids.contains(uid));
+                    self.ledger.lock().see_pods(std::mem::take(&mut listed));
+                    self.site.notify_one();
+                    self.report.notify_one();
+                    self.todo.hurry();
+                }
+                Ok(Event::Apply(pod)) => self.see_pod(&pod, true),
+                Ok(Event::Delete(pod)) => self.see_pod(&pod, false),
+                Err(error) => tracing::debug!(%error, "watch of pods interrupted"),
+            }
+        }
+    }
+
+    fn see_pod(&self, pod: &Pod, there: bool) {
+        if let Some(work) = work_of(pod) {
+            let mut ledger = self.ledger.lock();
+            ledger.see_pod(&work, &pod.name_any(), there.then(|| pods::summary(pod)));
+            let leaving = ledger.get(&work).is_some_and(|e| e.spec.tombstone.is_some());
+            drop(ledger);
+            self.report.notify_one();
+            if leaving && !there {
+                self.todo.add(&work);
+            }
+        }
+        let mut capacity = self.capacity.lock();
+        let changed = if there { capacity.put_pod(pod) } else { capacity.drop_pod(&pod.uid().unwrap_or_default()) };
+        drop(capacity);
+        if changed {
+            self.site.notify_one();
+        }
+    }
+
+    pub async fn watch_nodes(self: Arc<Self>, client: Client) {
+        let resource = ApiResource::from_gvk(&gvk("v1", "Node"));
+        let api: Api<Node> = Api::all_with(client, &resource);
+        let config = watcher::Config::default().page_size(100).disable_bookmarks();
+        let mut stream = Box::pin(watch(api, config).default_backoff());
+        let mut listed: HashSet<String> = HashSet::new();
+        while let Some(event) = stream.next().await {
+            let changed = match event {
+                Ok(Event::Init) => {
+                    listed.clear();
+                    false
+                }
+                Ok(Event::InitApply(node)) => {
+                    listed.insert(node.name_any());
+                    self.capacity.lock().put_node(&node);
+                    false
+                }
+                Ok(Event::InitDone) => {
+                    let listed = std::mem::take(&mut listed);
+                    self.capacity.lock().retain_nodes(|name| listed.contains(name));
+                    true
+                }
+                Ok(Event::Apply(node)) => self.capacity.lock().put_node(&node),
+                Ok(Event::Delete(node)) => self.capacity.lock().drop_node(&node.name_any()),
+                Err(error) => {
+                    tracing::debug!(%error, "watch of nodes interrupted");
+                    false
+                }
+            };
+            if changed {
+                self.site.notify_one();
+            }
+        }
+    }
+
+    /// The sites of the hub that this site is.
+    pub async fn watch_sites_below(self: Arc<Self>, client: Client) {
+        let api: Api<Site> = Api::all(client);
+        let mut stream = Box::pin(watch(api, watcher::Config::default()).default_backoff());
+        let mut sites: BTreeMap<String, Site> = BTreeMap::new();
+        while let Some(event) = stream.next().await {
+            match event {
+                Ok(Event::Init) => sites.clear(),
+                Ok(Event::InitApply(site)) => {
+                    sites.insert(site.name_any(), site);
+                    continue;
+                }
+                Ok(Event::Apply(site)) => drop(sites.insert(site.name_any(), site)),
+                Ok(Event::Delete(site)) => drop(sites.remove(&site.name_any())),
+                Ok(Event::InitDone) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "watch of sites below interrupted");
+                    continue;
+                }
+            }
+            *self.below.lock() = sites.values().cloned().collect();
+            self.site.notify_one();
+        }
+    }
+}
+
+/// Metadata and, for roots, the status.
+type Observed = (kube::core::ObjectMeta, Option<Option<serde_json::Value>>);
+
+fn map_event<A, B>(event: Event<A>, f: impl Fn(A) -> B) -> Event<B> {
+    match event {
+        Event::Apply(a) => Event::Apply(f(a)),
+        Event::Delete(a) => Event::Delete(f(a)),
+        Event::Init => Event::Init,
+        Event::InitApply(a) => Event::InitApply(f(a)),
+        Event::InitDone => Event::InitDone,
+    }
+}
+
+fn key_of((api_version, kind): &(String, String), metadata: &kube::core::ObjectMeta) -> Key {
+    Key {
+        api_version: api_version.clone(),
+        kind: kind.clone(),
+        namespace: metadata.namespace.clone().unwrap_or_default(),
+        name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn work_of(pod: &Pod) -> Option<String> {
+    pod.labels().get(names::WORK_LABEL).cloned()
+}

@@ -1,0 +1,73 @@
+//! What a site that is itself a hub offers: histograms of what fits, per place and law, not one sum.
+
+use std::collections::BTreeMap;
+
+use tombolo_api::{NodeShape, Offer, Site};
+
+/// Shapes per offer; smaller ones are left out, so that no more is promised than there is.
+const SHAPES: usize = 32;
+
+/// Ready sites of the hub below, grouped by where they are.
+pub fn offers(sites: &[Site]) -> Vec<Offer> {
+    let mut groups: BTreeMap<String, Offer> = BTreeMap::new();
+    for site in sites.iter().filter(|s| s.is_ready() && !s.spec.unschedulable) {
+        let status = site.status.clone().unwrap_or_default();
+        // A hub below the hub below has its own offers; they pass through.
+        let parts = if status.offers.is_empty() {
+            let location = site.spec.location.clone();
+            vec![Offer { tier: site.spec.tier, location, provider: site.spec.provider.clone(), sites: 1, shapes: status.shapes }]
+        } else {
+            status.offers
+        };
+        for part in parts {
+            let place = (&part.tier, &part.location.region, &part.location.zone, &part.location.jurisdiction, &part.provider);
+            let offer = groups.entry(format!("{place:?}")).or_insert_with(|| Offer {
+                sites: 0,
+                shapes: Vec::new(),
+                ..part.clone()
+            });
+            offer.sites += part.sites;
+            for shape in part.shapes {
+                add(&mut offer.shapes, shape);
+            }
+        }
+    }
+    let mut all: Vec<Offer> = groups.into_values().collect();
+    for offer in &mut all {
+        offer.shapes.sort_by_key(|s| std::cmp::Reverse(s.count));
+        offer.shapes.truncate(SHAPES);
+    }
+    all
+}
+
+fn add(shapes: &mut Vec<NodeShape>, more: NodeShape) {
+    let same = |s: &&mut NodeShape| s.allocatable == more.allocatable && s.free == more.free && s.arch == more.arch && s.os == more.os;
+    match shapes.iter_mut().find(same) {
+        Some(shape) => shape.count += more.count,
+        None => shapes.push(more),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_api::{Condition, Location, SiteSpec, SiteStatus};
+
+    fn site(zone: &str, free: &str, ready: &str) -> Site {
+        let location = Location { zone: Some(zone.into()), ..Default::default() };
+        let mut site = Site::new(zone, SiteSpec { location, ..Default::default() });
+        site.status = Some(SiteStatus {
+            conditions: vec![Condition { r#type: "Ready".into(), status: ready.into(), ..Default::default() }],
+            shapes: vec![NodeShape { count: 2, free: [("cpu".into(), free.into())].into(), ..Default::default() }],
+            ..Default::default()
+        });
+        site
+    }
+
+    #[test]
+    fn sites_of_one_place_are_offered_together_and_lost_ones_not_at_all() {
+        let offers = offers(&[site("a", "1", "True"), site("a", "1", "True"), site("b", "2", "True"), site("b", "9", "False")]);
+        let found: Vec<(i64, i64)> = offers.iter().map(|o| (o.sites, o.shapes.iter().map(|s| s.count).sum())).collect();
+        assert_eq!(found, [(2, 4), (1, 2)]);
+    }
+}

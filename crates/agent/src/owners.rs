@@ -1,0 +1,166 @@
+//! Who made an object at the site: the record that decides whether a Work may change or delete it.
+//!
+//! Every object carries one annotation per Work that wants it, `owner.tombolo.dev/<work> = <hub>/<uid of the Work>`.
+//! Shared dependencies thereby count their users, and a Work of a restored hub (same name, other uid) is not mistaken
+//! for the one that made the object.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value, json};
+use tombolo_api::Tombstone;
+
+const PREFIX: &str = "owner.tombolo.dev/";
+
+/// One Work, as recorded on objects.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Owner {
+    pub hub: String,
+    pub work: String,
+    pub uid: String,
+}
+
+/// What an object at the site says about its makers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Owners(Vec<Owner>);
+
+/// May a Work take the object?
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// Nothing there, or it is this hub's already.
+    Free,
+    /// Something this hub did not make.
+    Foreign,
+    /// Another hub's.
+    OtherHub(String),
+    /// Another Work of this hub has it as its own root; it must go first.
+    OtherRoot(String),
+}
+
+/// What a tombstone does to one object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Farewell {
+    /// Not ours, or not for this tombstone: leave it.
+    Leave(&'static str),
+    /// Others still need it: take only our name off.
+    Release,
+    Delete,
+}
+
+impl Owner {
+    pub fn key(&self) -> String {
+        format!("{PREFIX}{}", self.work)
+    }
+
+    pub fn value(&self) -> String {
+        format!("{}/{}", self.hub, self.uid)
+    }
+}
+
+impl Owners {
+    pub fn of(annotations: Option<&BTreeMap<String, String>>) -> Self {
+        let all = annotations.into_iter().flatten().filter_map(|(key, value)| {
+            let (hub, uid) = value.split_once('/')?;
+            Some(Owner { hub: hub.into(), work: key.strip_prefix(PREFIX)?.into(), uid: uid.into() })
+        });
+        Self(all.collect())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Owner> {
+        self.0.iter()
+    }
+
+    pub fn has(&self, owner: &Owner) -> bool {
+        self.0.contains(owner)
+    }
+
+    /// May `owner` apply the object that `self` was read from? `root`: as its root rather than as a dependency.
+    pub fn claim(&self, owner: &Owner, root: bool) -> Claim {
+        if let Some(other) = self.0.iter().find(|o| o.hub != owner.hub) {
+            return Claim::OtherHub(other.hub.clone());
+        }
+        if self.0.is_empty() {
+            return Claim::Foreign;
+        }
+        match self.0.iter().find(|o| o.work != owner.work) {
+            Some(other) if root && !self.0.iter().any(|o| o.work == owner.work) => Claim::OtherRoot(other.work.clone()),
+            _ => Claim::Free,
+        }
+    }
+
+    /// What `tombstone` of Work `owner` does, at a site that has seen epoch `seen` of that hub.
+    pub fn farewell(&self, owner: &Owner, tombstone: &Tombstone, seen: i64) -> Farewell {
+        if tombstone.hub != owner.hub {
+            return Farewell::Leave("the tombstone is of another hub");
+        }
+        if tombstone.epoch < seen {
+            return Farewell::Leave("the tombstone is older than what this site has seen of the hub");
+        }
+        if !self.has(owner) {
+            return Farewell::Leave("the object was not made by this Work");
+        }
+        if self.0.len() > 1 { Farewell::Release } else { Farewell::Delete }
+    }
+
+    /// Annotations to apply for `owner`, keeping the other owners for which `alive` holds.
+    pub fn annotations(&self, owner: &Owner, alive: impl Fn(&Owner) -> bool) -> Map<String, Value> {
+        let mut all = Map::new();
+        for other in self.0.iter().filter(|o| o.work != owner.work && o.hub == owner.hub && alive(o)) {
+            all.insert(other.key(), json!(other.value()));
+        }
+        all.insert(owner.key(), json!(owner.value()));
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn owner(hub: &str, work: &str, uid: &str) -> Owner {
+        Owner { hub: hub.into(), work: work.into(), uid: uid.into() }
+    }
+
+    fn recorded(owners: &[Owner]) -> Owners {
+        Owners::of(Some(&owners.iter().map(|o| (o.key(), o.value())).collect()))
+    }
+
+    fn tombstone(hub: &str, epoch: i64) -> Tombstone {
+        Tombstone { hub: hub.into(), epoch, ..Default::default() }
+    }
+
+    #[test]
+    fn an_object_nobody_recorded_is_foreign_and_is_never_deleted() {
+        let none = recorded(&[]);
+        assert_eq!(none.claim(&owner("h", "w", "u"), true), Claim::Foreign);
+        assert!(matches!(none.farewell(&owner("h", "w", "u"), &tombstone("h", 9), 0), Farewell::Leave(_)));
+    }
+
+    #[test]
+    fn a_shared_dependency_goes_with_its_last_user() {
+        let (a, b) = (owner("h", "a", "1"), owner("h", "b", "2"));
+        assert_eq!(recorded(&[a.clone(), b.clone()]).farewell(&a, &tombstone("h", 1), 1), Farewell::Release);
+        assert_eq!(recorded(&[b.clone()]).farewell(&b, &tombstone("h", 1), 1), Farewell::Delete);
+    }
+
+    #[test]
+    fn a_root_that_another_work_still_has_must_go_first() {
+        let (old, new) = (owner("h", "web-1", "1"), owner("h", "web-2", "2"));
+        assert_eq!(recorded(&[old]).claim(&new, true), Claim::OtherRoot("web-1".into()));
+    }
+
+    proptest! {
+        /// Whatever a confused hub sends, only the very Work that made the object, in an epoch not older than seen, deletes it.
+        #[test]
+        fn only_the_maker_deletes(hub in "[ab]", work in "[ab]", uid in "[ab]", said in "[ab]", epoch in 0i64..4, seen in 0i64..4) {
+            let maker = owner("a", "a", "a");
+            let who = owner(&hub, &work, &uid);
+            let deletes = recorded(std::slice::from_ref(&maker)).farewell(&who, &tombstone(&said, epoch), seen) == Farewell::Delete;
+            prop_assert_eq!(deletes, who == maker && said == "a" && epoch >= seen);
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! The agent's life: join once, dial, serve a session until it breaks, dial again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+use tombolo_tunnel::{Backoff, Connection, DialError, Dialer, random_fraction};
+
+use crate::apply::Applier;
+use crate::config::AgentConfig;
+use crate::execute::{self, Epoch};
+use crate::join::{self, JoinError};
+use crate::observe::Shared;
+use crate::serve::{Server, acting};
+use crate::state::{State, StateSecret};
+use crate::works::{self, Position};
+use crate::{leave, report};
+
+const FIRST_WAIT: Duration = Duration::from_millis(500);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// A session that lasted this long was a good one: the next wait is short again.
+const GOOD: Duration = Duration::from_secs(30);
+
+#[derive(Debug, thiserror::Error)]
+pub enum AgentError {
+    #[error(transparent)]
+    Join(#[from] JoinError),
+    #[error("cannot keep the agent's state at the site: {0}")]
+    State(#[source] Box<kube::Error>),
+    #[error("the hub's certificate authority or our certificate cannot be read: {0}")]
+    Tls(#[from] tombolo_tunnel::tls::TlsError),
+    #[error("`{0}` is no hub address; it looks like https://hub.example:6443")]
+    Address(String),
+    #[error("the hub removed this site: {0}")]
+    Removed(String),
+}
+
+/// Ties the site to the hub until `shutdown`, or until joining can no longer succeed.
+pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
+    let shutdown = config.shutdown.clone();
+    let closing = shutdown.child_token();
+    let _stop = closing.clone().drop_guard();
+    tokio::select! {
+        result = live(config, closing) => result,
+        () = shutdown.cancelled() => Ok(()),
+    }
+}
+
+async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), AgentError> {
+    let secret = StateSecret::new(config.site.clone(), &config.state);
+    let mut state = load(&secret).await;
+    let mut running: Option<(Arc<Shared>, Arc<Epoch>, CancellationToken)> = None;
+    let mut position = Position::default();
+    let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
+    loop {
+        if !state.joined() || expired(&state) || new_token(&config, &state) {
+            state = join_until_final(&config, &state, &mut backoff).await?;
+            secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
+            tracing::info!(site = config.name, hub = state.hub, "joined");
+        }
+        // Another hub than before: what was learned from the old one does not count.
+        if running.as_ref().is_some_and(|(shared, ..)| shared.applier.hub != state.hub) {
+            running = None;
+            position = Position::default();
+        }
+        let (shared, epoch, _) = running.get_or_insert_with(|| start(&config, &state, &closing)).clone();
+        let started = std::time::Instant::now();
+        match dial(&config, &state).await {
+            Ok(connection) => {
+                tracing::info!(site = config.name, carrier = connection.carrier(), "tied to the hub");
+                let why = session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position).await;
+                connection.close(&why);
+                tracing::warn!(site = config.name, why, "the tie to the hub broke");
+                if let Some(removal) = leave::removal(&why) {
+                    leave::was_removed(&shared, &epoch, &removal).await;
+                    state.removed = why.clone();
+                    secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
+                    if config.token.is_none() || !new_token(&config, &state) {
+                        return Err(AgentError::Removed(removal.message));
+                    }
+                }
+            }
+            Err(error @ DialError::Refused { status: 401 | 403 | 410, .. }) => {
+                let message = error.to_string();
+                tracing::error!(site = config.name, message, "the hub does not know this site");
+                if let DialError::Refused { message, .. } = &error
+                    && let Some(removal) = leave::removal(message)
+                {
+                    leave::was_removed(&shared, &epoch, &removal).await;
+                    state.removed = message.clone();
+                    secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
+                    if !new_token(&config, &state) {
+                        return Err(AgentError::Removed(removal.message));
+                    }
+                }
+            }
+            Err(error) => tracing::warn!(site = config.name, %error, "cannot dial the hub"),
+        }
+        if started.elapsed() > GOOD {
+            backoff.reset();
+        }
+        tokio::time::sleep(backoff.next(random_fraction())).await;
+    }
+}
+
+/// The site's own API may come up after the agent.
+async fn load(secret: &StateSecret) -> State {
+    let mut backoff = Backoff::new(FIRST_WAIT, Duration::from_secs(5));
+    loop {
+        match secret.load().await {
+            Ok(state) => return state,
+            Err(error) => tracing::warn!(%error, "the site's API does not answer"),
+        }
+        tokio::time::sleep(backoff.next(random_fraction())).await;
+    }
+}
+
+async fn join_until_final(config: &AgentConfig, old: &State, backoff: &mut Backoff) -> Result<State, JoinError> {
+    loop {
+        match join::join(config, old).await {
+            Ok(state) => {
+                backoff.reset();
+                return Ok(state);
+            }
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => tracing::warn!(%error, hub = config.hub_url, "cannot join yet"),
+        }
+        tokio::time::sleep(backoff.next(random_fraction())).await;
+    }
+}
+
+fn expired(state: &State) -> bool {
+    state.validity().is_none_or(|(_, end)| end <= jiff::Timestamp::now().as_second())
+}
+
+/// After a removal, a token that was not used before brings the site back.
+fn new_token(config: &AgentConfig, state: &State) -> bool {
+    let id = config.token.as_deref().and_then(|t| t.split('.').next());
+    !state.removed.is_empty() && id.is_some_and(|id| id != state.token_id)
+}
+
+/// What runs whether or not the hub is there.
+fn start(config: &AgentConfig, state: &State, closing: &CancellationToken) -> (Arc<Shared>, Arc<Epoch>, CancellationToken) {
+    let closing = closing.child_token();
+    let as_hub_wishes = acting(&config.site, config.acting_as.as_ref());
+    let shared = Shared::new(Applier::new(config.site.clone(), as_hub_wishes, &state.hub), closing.clone());
+    let epoch = Arc::new(Epoch::new(state.epoch));
+    let spawn = |task: futures::future::BoxFuture<'static, ()>| {
+        let closing = closing.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = task => {}
+                () = closing.cancelled() => {}
+            }
+        });
+    };
+    spawn(Box::pin(shared.clone().watch_pods(config.site.clone())));
+    spawn(Box::pin(shared.clone().watch_nodes(config.site.clone())));
+    if config.hub_identity.is_some() {
+        spawn(Box::pin(shared.clone().watch_sites_below(config.site.clone())));
+    }
+    spawn(Box::pin(execute::run(shared.clone(), epoch.clone(), config.hub_identity.clone())));
+    (shared, epoch, closing)
+}
+
+async fn dial(config: &AgentConfig, state: &State) -> Result<Connection, DialError> {
+    let broken = |error: String| DialError::Unreachable { address: config.hub_url.clone(), reason: error };
+    let uri: http::Uri = config.hub_url.parse().map_err(|_| broken("no address".into()))?;
+    let tls = tombolo_tunnel::tls::client(
+        state.ca.as_bytes(),
+        Some((state.certificate.as_bytes(), state.key.as_bytes())),
+    );
+    let dialer = Dialer {
+        host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
+        port: uri.port_u16().unwrap_or(443),
+        quic_port: Some(state.quic_port).filter(|p| *p > 0),
+        tls: Arc::new(tls.map_err(|e| broken(e.to_string()))?),
+        path: tombolo_api::names::TUNNEL_PATH.into(),
+        session: *uuid::Uuid::new_v4().as_bytes(),
+    };
+    dialer.dial().await
+}
+
+/// Runs all that needs the hub, until the connection or one of its users gives up; says why.
+async fn session(
+    config: &AgentConfig,
+    connection: &Connection,
+    shared: &Arc<Shared>,
+    epoch: &Arc<Epoch>,
+    secret: &StateSecret,
+    state: &mut State,
+    position: &mut Position,
+) -> String {
+    let hub = tombolo_tunnel::client(connection.clone());
+    let server = Server { site: config.site.clone(), dial: config.site_dial.clone(), acting_as: config.acting_as.clone() };
+    let serving = tokio::spawn(server.run(connection.clone()));
+    let _stop = AbortOnDrop(serving);
+    let version = config.site.apiserver_version().await.map(|v| v.git_version).unwrap_or_default();
+    let seen = epoch.clone();
+    tokio::select! {
+        why = connection.closed() => why,
+        error = report::reports(hub.clone(), config.name.clone(), shared.clone()) => {
+            reason(connection, format!("reporting to the hub: {error}")).await
+        }
+        error = report::site_status(hub.clone(), config.name.clone(), shared.clone(), version, move || seen.get()) => {
+            reason(connection, format!("reporting the site to the hub: {error}")).await
+        }
+        result = works::follow(&hub, &config.name, shared, position) => {
+            let error = result.err().map_or_else(String::new, |e| e.to_string());
+            reason(connection, format!("watching works at the hub: {error}")).await
+        }
+        error = remember(&hub, config, epoch, secret, state) => error,
+    }
+}
+
+/// When a call fails because the connection just closed, the connection knows the better reason.
+async fn reason(connection: &Connection, otherwise: String) -> String {
+    tokio::time::timeout(Duration::from_millis(200), connection.closed()).await.unwrap_or(otherwise)
+}
+
+/// Keeps the certificate fresh and the highest epoch on record.
+async fn remember(hub: &Client, config: &AgentConfig, epoch: &Epoch, secret: &StateSecret, state: &mut State) -> String {
+    loop {
+        if epoch.get() > state.epoch {
+            state.epoch = epoch.get();
+            if let Err(error) = secret.save(state).await {
+                tracing::warn!(%error, "cannot record the hub's epoch");
+            }
+        }
+        if renew_due(state, jiff::Timestamp::now().as_second()) {
+            match renew(hub, config).await {
+                Ok((key, certificate)) => {
+                    tracing::info!(site = config.name, "certificate renewed");
+                    let renewed = State { key, certificate, ..state.clone() };
+                    match secret.save(&renewed).await {
+                        Ok(()) => *state = renewed,
+                        Err(error) => tracing::warn!(%error, "cannot keep the renewed certificate"),
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot renew the certificate"),
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+async fn renew(hub: &Client, config: &AgentConfig) -> Result<(String, String), JoinError> {
+    let key = rcgen::KeyPair::generate()?;
+    let asked = tokio::time::timeout(Duration::from_secs(120), join::request(hub, config, &key)).await;
+    let certificate = asked.map_err(|_| JoinError::Denied("no answer within two minutes".into()))??;
+    Ok((key.serialize_pem(), certificate))
+}
+
+/// After two thirds of its life.
+fn renew_due(state: &State, now: i64) -> bool {
+    state.validity().is_some_and(|(start, end)| now >= start + (end - start) / 3 * 2)
+}
+
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,117 @@
+//! The Works of this site as the hub has them: one long watch through the tunnel.
+//!
+//! After a cut the watch goes on where it stopped. When the hub no longer knows that point, versions are compared (metadata
+//! only) and only what differs is fetched.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::{Client, Error, ResourceExt};
+use tombolo_api::{Work, names};
+
+use crate::observe::Shared;
+
+/// Where a watch goes on; kept over reconnects.
+#[derive(Clone, Debug, Default)]
+pub struct Position {
+    version: String,
+}
+
+/// kube refuses a longer one; renewing it costs a few hundred bytes.
+const LONG: u32 = 294;
+const PAGE: u32 = 100;
+
+/// Follows the Works until the hub does not answer any more.
+pub async fn follow(hub: &Client, site: &str, shared: &Arc<Shared>, position: &mut Position) -> Result<(), Error> {
+    let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
+    loop {
+        if position.version.is_empty() {
+            position.version = list(&api, shared).await?;
+        }
+        let params = WatchParams::default().timeout(LONG).disable_bookmarks();
+        let mut events = match api.watch(&params, &position.version).await {
+            Ok(events) => events.boxed(),
+            Err(Error::Api(status)) if status.code == 410 => {
+                position.version.clear();
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(WatchEvent::Added(work) | WatchEvent::Modified(work)) => {
+                    position.version = work.resource_version().unwrap_or_default();
+                    take(shared, &work);
+                }
+                Ok(WatchEvent::Deleted(work)) => {
+                    position.version = work.resource_version().unwrap_or_default();
+                    shared.ledger.lock().forget(&work.name_any());
+                    shared.todo.hurry();
+                    shared.site.notify_one();
+                }
+                Ok(WatchEvent::Bookmark(bookmark)) => position.version = bookmark.metadata.resource_version,
+                Ok(WatchEvent::Error(status)) if status.code == 410 => {
+                    position.version.clear();
+                    break;
+                }
+                Ok(WatchEvent::Error(status)) => return Err(Error::Api(status)),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+fn take(shared: &Arc<Shared>, work: &Work) {
+    let name = work.name_any();
+    let news = shared.ledger.lock().put(work);
+    if news {
+        shared.watch_kinds();
+        shared.todo.add(&name);
+    }
+}
+
+/// All Works the first time; later only those whose version differs from what is held.
+async fn list(api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
+    let held: HashMap<String, (String, i64)> =
+        shared.ledger.lock().versions().map(|(n, uid, g)| (n.clone(), (uid.to_owned(), g))).collect();
+    let mut params = ListParams::default().limit(PAGE);
+    let mut there: Vec<String> = Vec::new();
+    let mut version = String::new();
+    loop {
+        let next = if held.is_empty() {
+            let page = api.list(&params).await?;
+            for work in &page.items {
+                there.push(work.name_any());
+                take(shared, work);
+            }
+            page.metadata
+        } else {
+            let page = api.list_metadata(&params).await?;
+            for item in &page.items {
+                let name = item.name_any();
+                let same = held.get(&name).is_some_and(|(uid, generation)| {
+                    item.metadata.uid.as_ref() == Some(uid) && item.metadata.generation == Some(*generation)
+                });
+                if !same && let Some(work) = api.get_opt(&name).await? {
+                    take(shared, &work);
+                }
+                there.push(name);
+            }
+            page.metadata
+        };
+        version = next.resource_version.unwrap_or(version);
+        match next.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = ListParams::default().limit(PAGE).continue_token(&token),
+            None => break,
+        }
+    }
+    // Absent is not deleted: the objects stay, and show as orphans.
+    for name in held.keys().filter(|name| !there.contains(name)) {
+        tracing::warn!(work = name, "the hub no longer has this work; what it made stays");
+        shared.ledger.lock().forget(name);
+    }
+    shared.site.notify_one();
+    Ok(version)
+}
