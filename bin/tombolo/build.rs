@@ -10,7 +10,16 @@ fn main() {
     let status = Command::new(rustc)
         .args(["--edition", "2024", "--crate-name", "hello", "hello/main.rs", "-o"])
         .arg(&out)
-        .args(["-C", "opt-level=s", "-C", "panic=abort", "-C", "strip=symbols", "-C", "target-feature=+crt-static"])
+        .args([
+            "-C",
+            "opt-level=s",
+            "-C",
+            "panic=abort",
+            "-C",
+            "strip=symbols",
+            "-C",
+            "target-feature=+crt-static",
+        ])
         .status()
         .expect("rustc runs: cargo just ran it");
     assert!(status.success(), "could not build the sample application from hello/main.rs");

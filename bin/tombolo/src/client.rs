@@ -40,14 +40,17 @@ impl Target {
                 "no kubeconfig: give one with --kubeconfig or KUBECONFIG, or start a sample fleet with `tombolo up`",
             )?,
         };
-        kube::Config::from_custom_kubeconfig(kubeconfig, &options).await.context("the kubeconfig cannot be used")
+        kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+            .await
+            .context("the kubeconfig cannot be used")
     }
 }
 
 /// The hub of `tombolo up`, when it is there and the user named nothing else.
 fn sample_fleet() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
-    let named = std::env::var_os("KUBECONFIG").is_some() || home.is_some_and(|h| h.join(".kube/config").exists());
-    let hub = PathBuf::from(crate::up::DATA_DIR).join("hub/admin.kubeconfig");
+    let named =
+        std::env::var_os("KUBECONFIG").is_some() || home.is_some_and(|h| h.join(".kube/config").exists());
+    let hub = PathBuf::from("/var/lib/tombolo/up").join("hub/admin.kubeconfig");
     (!named && hub.exists()).then_some(hub)
 }

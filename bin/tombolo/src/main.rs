@@ -1,1 +1,76 @@
-fn main() {}
+//! One binary: hub, site, agent, node and the client for them.
+
+mod client;
+mod commands;
+mod output;
+mod start;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::client::Target;
+use crate::commands::{place, serve, sites};
+
+/// One Kubernetes API from cloud to edge
+#[derive(Parser)]
+#[command(name = "tombolo", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Serve(serve::Args),
+    Sites(sites::Args),
+    Place(place::Args),
+}
+
+fn main() -> ExitCode {
+    // Must come first: containers are made by a copy of this program that has one thread.
+    tombolo_node::reexec::maybe_run();
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tombolo: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    // Before any thread exists, so that all of them are inside.
+    if let Some(name) = cli.command.netns() {
+        tombolo_wan::enter(name)?;
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(
+            tracing_subscriber::EnvFilter::try_from_default_env()
+                .unwrap_or_else(|_| "warn,tombolo=info".into()),
+        )
+        .with_writer(std::io::stderr)
+        .init();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let target = cli.target;
+    runtime.block_on(async {
+        match cli.command {
+            Command::Serve(args) => serve::run(args).await,
+            Command::Sites(args) => sites::run(args, &target).await,
+            Command::Place(args) => place::run(args, &target).await,
+        }
+    })
+}
+
+impl Command {
+    /// The network namespace a server was told to run in.
+    fn netns(&self) -> Option<&str> {
+        match self {
+            Self::Serve(args) => args.start.netns.as_deref(),
+            _ => None,
+        }
+    }
+}

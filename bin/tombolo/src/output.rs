@@ -51,7 +51,8 @@ impl Table {
         let mut out = String::new();
         let header = self.header.iter().map(|h| (*h).to_owned()).collect::<Vec<_>>();
         for row in std::iter::once(&header).chain(&self.rows) {
-            let line: Vec<_> = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            let line: Vec<_> =
+                row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
             out.push_str(line.join("   ").trim_end());
             out.push('\n');
         }

@@ -14,8 +14,10 @@ use http::Request;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserver::{Body, Config, Identity, Server};
-use tombolo_store::{EmbeddedOptions, EmbeddedStore, EtcdStore, MemoryStore, Store};
+use tombolo_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, MemoryStore, Store};
 
+/// Several clusters may share one etcd; all of ours is below this.
+const ETCD_PREFIX: &str = "/tombolo";
 /// How long running requests may take to finish when the process is asked to end.
 const DRAIN: Duration = Duration::from_secs(5);
 
@@ -53,7 +55,9 @@ impl FromStr for StoreChoice {
             "embedded" => Ok(Self::Embedded),
             "memory" => Ok(Self::Memory),
             _ => match text.strip_prefix("etcd=") {
-                Some(urls) if !urls.is_empty() => Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect())),
+                Some(urls) if !urls.is_empty() => {
+                    Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect()))
+                }
                 _ => Err("write embedded, memory, or etcd=URL[,URL]".into()),
             },
         }
@@ -62,13 +66,17 @@ impl FromStr for StoreChoice {
 
 /// Opens the store and prepares the API server's configuration for it.
 pub async fn configure(args: &Args) -> Result<Config> {
-    fs::create_dir_all(&args.data_dir).with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
+    fs::create_dir_all(&args.data_dir)
+        .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
     let store: Arc<dyn Store> = match &args.store {
         StoreChoice::Memory => Arc::new(MemoryStore::new()),
         StoreChoice::Embedded => {
             Arc::new(EmbeddedStore::open(&args.data_dir.join("store"), EmbeddedOptions::default())?)
         }
-        StoreChoice::Etcd(urls) => Arc::new(EtcdStore::connect(urls, "/tombolo").await?),
+        StoreChoice::Etcd(urls) => {
+            let options = EtcdOptions { endpoints: urls.clone(), prefix: ETCD_PREFIX.into(), tls: None };
+            Arc::new(EtcdStore::connect(options).await?)
+        }
     };
     let mut config = Config::new(store);
     for name in &args.tls_san {
@@ -104,7 +112,8 @@ fn write_private(path: &Path, text: &str) -> Result<()> {
     let partial = path.with_extension("partial");
     let wrong = || format!("cannot write {}", path.display());
     let _ = fs::remove_file(&partial);
-    let mut file = fs::File::options().write(true).create_new(true).mode(0o600).open(&partial).with_context(wrong)?;
+    let mut file =
+        fs::File::options().write(true).create_new(true).mode(0o600).open(&partial).with_context(wrong)?;
     file.write_all(text.as_bytes()).with_context(wrong)?;
     fs::rename(&partial, path).with_context(wrong)
 }
@@ -114,7 +123,9 @@ pub fn client(server: &Server, user: &str) -> kube::Client {
     let (server, identity) = (server.clone(), Identity::system(user));
     let service = tower::service_fn(move |request: Request<kube::client::Body>| {
         let (server, identity) = (server.clone(), identity.clone());
-        async move { Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::wrap), Some(identity)).await) }
+        async move {
+            Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::wrap), Some(identity)).await)
+        }
     });
     kube::Client::new(service, "default")
 }
@@ -130,4 +141,9 @@ pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Resul
     loops.cancel();
     server.shutdown(DRAIN).await?;
     Ok(())
+}
+
+/// The one line that says a server is ready.
+pub fn say_ready(what: &str, address: SocketAddr, args: &Args) {
+    println!("tombolo {what} https://{address} (kubeconfig: {})", kubeconfig_path(args).display());
 }

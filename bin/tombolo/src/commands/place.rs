@@ -20,10 +20,12 @@ pub struct Args {
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let client = target.connect().await?.client;
     let works: Api<Work> = Api::all(client);
-    let mut works = works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
+    let mut works =
+        works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
     works.retain(|work| args.name.as_ref().is_none_or(|name| &work.spec.root.name == name));
     works.sort_by(|a, b| (&a.spec.root, &a.metadata.namespace).cmp(&(&b.spec.root, &b.metadata.namespace)));
-    let mut table = Table::new(&["OBJECT", "NAMESPACE", "SITE", "REPLICAS", "READY", "APPLIED", "DRIFT", "MESSAGE"], 6);
+    let mut table =
+        Table::new(&["OBJECT", "NAMESPACE", "SITE", "REPLICAS", "READY", "APPLIED", "DRIFT", "MESSAGE"], 6);
     for work in &works {
         let status = work.status.clone().unwrap_or_default();
         let site = work.metadata.namespace.as_deref().and_then(names::site_of_namespace).unwrap_or("-");

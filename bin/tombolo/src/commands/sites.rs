@@ -12,7 +12,9 @@ use crate::output::{Output, Table};
 
 /// Show the sites tied to this hub, approve one that waits, or remove one
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tombolo sites -o wide\n  tombolo sites approve harbour\n  tombolo sites remove harbour")]
+#[command(
+    after_help = "Examples:\n  tombolo sites -o wide\n  tombolo sites approve harbour\n  tombolo sites remove harbour"
+)]
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
@@ -45,18 +47,27 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
 async fn list(client: kube::Client, output: Output) -> Result<()> {
     let sites: Api<Site> = Api::all(client);
     let sites = sites.list(&ListParams::default()).await.context("cannot list sites: is this a hub?")?.items;
-    output.print(&table(&sites), &sites, |site| format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or("")))
+    output.print(&table(&sites), &sites, |site| {
+        format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or(""))
+    })
 }
 
 /// Also what `tombolo up` prints.
 pub fn table(sites: &[Site]) -> Table {
-    let mut table = Table::new(&["NAME", "READY", "TIER", "NODES", "CPU FREE", "MEMORY FREE", "RTT", "REGION", "VERSION", "REASON"], 7);
+    let mut table = Table::new(
+        &["NAME", "READY", "TIER", "NODES", "CPU FREE", "MEMORY FREE", "RTT", "REGION", "VERSION", "REASON"],
+        7,
+    );
     for site in sites {
         let status = site.status.clone().unwrap_or_default();
         let ready = status.conditions.iter().find(|c| c.r#type == "Ready");
         let text = |value: Option<String>| value.unwrap_or_else(|| "-".into());
         let free = |resource: &str| {
-            let shapes: Vec<_> = status.shapes.iter().filter_map(|s| Some(format!("{}x{}", s.count, s.free.get(resource)?))).collect();
+            let shapes: Vec<_> = status
+                .shapes
+                .iter()
+                .filter_map(|s| Some(format!("{}x{}", s.count, s.free.get(resource)?)))
+                .collect();
             if shapes.is_empty() { "-".to_owned() } else { shapes.join(" ") }
         };
         table.row(vec![
@@ -81,7 +92,9 @@ async fn approve(client: kube::Client, name: &str) -> Result<()> {
     let waiting = requests.list(&ListParams::default()).await?.items.into_iter().find(|csr| {
         let conditions = csr.status.as_ref().and_then(|s| s.conditions.as_ref());
         let open = conditions.is_none_or(|c| c.is_empty());
-        csr.spec.signer_name == names::SIGNER && open && csr.metadata.name.as_deref().is_some_and(|n| n.contains(name))
+        csr.spec.signer_name == names::SIGNER
+            && open
+            && csr.metadata.name.as_deref().is_some_and(|n| n.contains(name))
     });
     let Some(csr) = waiting else {
         bail!("no certificate request of {user} waits for approval; `kubectl get csr` lists all of them");
@@ -104,9 +117,17 @@ async fn remove(client: kube::Client, name: &str, keep: bool) -> Result<()> {
     let sites: Api<Site> = Api::all(client);
     if keep {
         let mark = json!({"metadata": {"annotations": {names::ON_REMOVE_ANNOTATION: "keep"}}});
-        sites.patch(name, &PatchParams::default(), &Patch::Merge(mark)).await.with_context(|| format!("no site {name}"))?;
+        sites
+            .patch(name, &PatchParams::default(), &Patch::Merge(mark))
+            .await
+            .with_context(|| format!("no site {name}"))?;
     }
-    sites.delete(name, &DeleteParams::default()).await.with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
-    println!("site {name} removed; its replicas are placed elsewhere, and it cleans up by itself if it is ever heard again");
+    sites
+        .delete(name, &DeleteParams::default())
+        .await
+        .with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
+    println!(
+        "site {name} removed; its replicas are placed elsewhere, and it cleans up by itself if it is ever heard again"
+    );
     Ok(())
 }

@@ -1,0 +1,23 @@
+//! `tombolo serve`: the Kubernetes API server alone.
+
+use anyhow::Result;
+use tokio_util::sync::CancellationToken;
+use tombolo_apiserver::Server;
+
+use crate::start;
+
+/// Run just the Kubernetes API server
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tombolo serve --data-dir /var/lib/tombolo/api --listen 127.0.0.1:6443")]
+pub struct Args {
+    #[command(flatten)]
+    pub start: start::Args,
+}
+
+pub async fn run(args: Args) -> Result<()> {
+    let config = start::configure(&args.start).await?;
+    let server = Server::start(config).await?;
+    let address = start::listen(&server, &args.start).await?;
+    start::say_ready("serves", address, &args.start);
+    start::run_until_asked(&server, CancellationToken::new()).await
+}
