@@ -1,6 +1,7 @@
 //! Kubernetes as data and pure functions: no IO, no clock, no randomness.
 
 pub mod decode;
+pub mod defaults;
 pub mod discovery;
 pub mod field;
 mod generated;
@@ -14,3 +15,5 @@ pub mod selector;
 pub mod patch;
 pub mod apply;
 pub mod crd;
+pub mod cel;
+pub mod validate;

@@ -182,7 +182,10 @@ func (t *table) field(out *strings.Builder, f reflect.StructField, jsonTag []str
 		case "granular":
 			flags = append(flags, "granular")
 		}
-		if d := string(property.Default); d != "" && d != "{}" && d != `""` && d != "0" && d != "false" {
+		// A default that is the zero value says something only of a pointer.
+		zero := map[string]bool{"": true, "{}": true, `""`: true, "0": true, "false": true}
+		pointer := f.Type.Kind() == reflect.Pointer
+		if d := string(property.Default); d != "" && (pointer || !zero[d]) {
 			flags = append(flags, "default="+d)
 		}
 	}
