@@ -34,6 +34,12 @@ impl Resources {
         Self { cpu: cpu_milli, memory: memory_bytes, pods: 1, ..Self::default() }
     }
 
+    /// The same with another number of pods: what a node has free is not one pod.
+    pub fn with_pods(mut self, pods: i64) -> Self {
+        self.pods = pods;
+        self
+    }
+
     /// Sets an extended resource; zero removes it.
     pub fn set_extended(&mut self, name: &str, amount: i64) {
         match self.extended.binary_search_by(|(n, _)| (**n).cmp(name)) {

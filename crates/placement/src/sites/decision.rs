@@ -10,7 +10,7 @@ pub struct Decision {
     /// exists. An ordinary site has one.
     pub sites: Vec<Explanation>,
     /// Wanted, over all sites. For a divided workload the request's replicas; for a duplicated one that
-    /// many per chosen site.
+    /// many per chosen place.
     pub wanted: u32,
     /// Replicas that have no place. Zero when all is well.
     pub unplaced: u32,
@@ -28,6 +28,8 @@ pub struct Explanation {
     pub site: String,
     /// Empty for an ordinary site.
     pub part: String,
+    /// The workload goes here. Also true for a copy of a duplicated workload that has no replicas.
+    pub chosen: bool,
     /// What it gets.
     pub replicas: u32,
     /// What it had.
@@ -44,16 +46,20 @@ pub struct Explanation {
 /// Why a place has the number of replicas it has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reason {
-    /// It has replicas and nothing stood in the way of more but that no more were needed here.
+    /// It has replicas, and more would fit.
     Chosen,
-    /// It has replicas, as many as fit, and could have used room for more.
+    /// It has replicas, as many as fit.
     ChosenFull,
     /// A candidate with room that was not needed: all replicas found a better place.
     NotNeeded,
-    /// A candidate with room, but replicas are still left in more preferred places.
+    /// A candidate with room, but more preferred places took everything.
     LessPreferred,
+    /// What the caller said, see [`super::SiteView::excluded`].
+    Excluded(String),
     /// No selector of the rule matches.
     NotSelected,
+    /// At most once was asked for, and the site's nodes cannot stop a replica by themselves.
+    CannotFence,
     /// A divided workload with weights of which none is for this site.
     NoWeight,
     Taint(Taint),
@@ -78,6 +84,8 @@ pub enum Reason {
         seconds: u64,
         wait: u64,
     },
+    /// It keeps what it has, takes nothing new.
+    Cordoned,
     /// Draining; `stays` when the replicas are bound to it.
     Draining {
         stays: bool,
@@ -104,7 +112,7 @@ pub enum Reason {
     NoDomain {
         by: Domain,
     },
-    /// The site has no part that could take anything.
+    /// The site offers no place at all.
     NoParts,
     /// It is no longer in the fleet.
     Gone,

@@ -16,6 +16,11 @@ pub struct SiteView {
     pub groups: BTreeSet<String>,
     pub taints: Vec<Taint>,
     pub condition: Condition,
+    /// Whether its nodes stop a replica by themselves when a deadline passes ([`Failover::at_most_once`]).
+    pub fences: bool,
+    /// Set by the caller when something only it knows speaks against this site (its owner does not allow
+    /// the kind, a path of hubs would loop, no node of the right architecture). Shown as the reason.
+    pub excluded: Option<String>,
     /// An ordinary site has exactly one part. A nested hub has one per combination of locality it offers
     /// (zone, jurisdiction, …); replicas are placed on parts, and the per-part numbers are what travels to
     /// that hub as the portion of the placement it decides itself. A site without parts takes nothing.
@@ -56,6 +61,8 @@ pub enum Condition {
     Silent {
         seconds: u64,
     },
+    /// Nothing new comes; what is there stays.
+    Cordoned,
     /// Its replicas are asked to leave; nothing new comes.
     Draining,
 }
@@ -89,8 +96,8 @@ pub struct Request {
     /// The replicas keep data on the node's own disk: they are never moved, whatever would be nicer,
     /// unless the failover rule says [`Stay::Nobody`].
     pub local_volumes: bool,
-    /// The present assignment. Sites or parts that no longer exist may be listed: their replicas are
-    /// placed anew.
+    /// The present assignment: every place that has the workload, also with no replicas. Places that no
+    /// longer exist may be listed: their replicas are placed anew.
     pub held: Vec<Held>,
     /// Replicas of this workload that an earlier decision moved and that are not ready yet. They use up
     /// [`Failover::max_moves`].
@@ -111,8 +118,11 @@ pub struct Held {
     /// How many of them are ready.
     pub ready: u32,
     /// How many of them sit on a node, so that the reported free capacity is already less by them.
-    /// These never lose their place to a lack of room.
     pub counted: u32,
+    /// How many of them the site itself says it has no room for (pending, unschedulable). These are
+    /// placed elsewhere when there is an elsewhere; all others never lose their place to a lack of room,
+    /// because reports of capacity and of pods do not arrive at the same moment.
+    pub stuck: u32,
 }
 
 /// The placement rule. `Rule::default()` divides over all sites by free capacity.
@@ -137,7 +147,7 @@ pub struct SiteSelector {
     /// The site is named here, or is in one of `groups`.
     pub names: BTreeSet<String>,
     pub groups: BTreeSet<String>,
-    /// Never these, by name.
+    /// Never these, by name of site or group.
     pub except: BTreeSet<String>,
     pub labels: Vec<Requirement>,
     pub tiers: BTreeSet<String>,
@@ -148,7 +158,7 @@ pub struct SiteSelector {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mode {
-    /// Every chosen site gets all replicas.
+    /// Every chosen site gets all replicas (every part of a nested hub does).
     Duplicate,
     /// The replicas are divided among the chosen sites.
     Divide(Divide),
@@ -163,7 +173,8 @@ impl Default for Mode {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Divide {
     /// In proportion to stated weights. The first that matches a site counts; a site that matches none
-    /// gets nothing. Weights are a statement of what the user wants, so replicas are moved to follow them.
+    /// gets nothing (end the list with an empty selector to give the rest a weight). Weights are a
+    /// statement of what the user wants, so replicas are moved to follow them.
     Weights(Vec<Weight>),
     /// In proportion to how many replicas fit. Applied to replicas that are placed anew; what runs stays.
     FreeCapacity,
@@ -177,8 +188,9 @@ pub struct Weight {
     pub weight: u32,
 }
 
-/// How much room a preferred site must have *beyond* the replicas that would come back, before any comes
-/// back. This is what keeps a site at the edge of full from flapping. The larger of the two counts.
+/// How much room a site must have *left* after a replica moved there only because it would be nicer (more
+/// preferred, closer to the weights). This is what keeps a site at the edge of full from flapping. The
+/// larger of the two counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComeBack {
     pub spare_replicas: u32,
@@ -241,11 +253,15 @@ pub struct Failover {
     /// limits, a `NoExecute` taint) leaves at once.
     pub max_moves: Option<u32>,
     pub stay: Stay,
+    /// No replica may ever run twice: only sites that fence are candidates, and a silent site keeps its
+    /// replicas until the wait is over even when the rule no longer selects it. The caller makes the wait
+    /// long enough for the fence.
+    pub at_most_once: bool,
 }
 
 impl Default for Failover {
     fn default() -> Self {
-        Self { wait_seconds: 60, max_moves: None, stay: Stay::WithLocalVolumes }
+        Self { wait_seconds: 60, max_moves: None, stay: Stay::WithLocalVolumes, at_most_once: false }
     }
 }
 
@@ -267,7 +283,16 @@ impl SiteView {
             groups: BTreeSet::new(),
             taints: Vec::new(),
             condition: Condition::Ready,
+            fences: false,
+            excluded: None,
             parts: vec![Part { name: String::new(), locality, capacity }],
         }
+    }
+}
+
+impl ComeBack {
+    pub(super) fn spare(&self, replicas: u32) -> u32 {
+        let percent = (u64::from(replicas) * u64::from(self.spare_percent)).div_ceil(100);
+        self.spare_replicas.max(u32::try_from(percent).unwrap_or(u32::MAX))
     }
 }

@@ -1,0 +1,154 @@
+//! Domains and how replicas are distributed over them.
+
+use std::collections::HashMap;
+
+use super::decision::Reason;
+use super::filters::Place;
+use super::types::Spread;
+
+const NOWHERE: u32 = u32::MAX;
+
+/// One spread of the rule with the present count of every domain.
+#[derive(Clone)]
+pub(super) struct Domains<'a> {
+    pub rule: &'a Spread,
+    /// By place.
+    domain_of: Vec<u32>,
+    names: Vec<&'a str>,
+    counts: Vec<u32>,
+    /// Domains that have a place open to new replicas; only these make up the minimum.
+    open: Vec<bool>,
+    open_domains: u32,
+    /// Domains with replicas.
+    used: u32,
+    /// The smallest count among the open domains, or 0 when they are fewer than wanted.
+    fewest: u32,
+}
+
+impl<'a> Domains<'a> {
+    /// `is_open` says for every place whether new replicas may come.
+    pub fn new(rule: &'a Spread, places: &[Place<'a>], is_open: &[bool]) -> Self {
+        let mut ids: HashMap<&str, u32> = HashMap::new();
+        let mut names: Vec<&str> = Vec::new();
+        let mut open: Vec<bool> = Vec::new();
+        let mut domain_of = vec![NOWHERE; places.len()];
+        for (at, place) in places.iter().enumerate() {
+            let name = rule.by.of(place.site, place.part);
+            if name.is_empty() {
+                continue;
+            }
+            let id = *ids.entry(name).or_insert_with(|| {
+                names.push(name);
+                open.push(false);
+                names.len() as u32 - 1
+            });
+            domain_of[at] = id;
+            open[id as usize] |= is_open[at];
+        }
+        let open_domains = open.iter().filter(|open| **open).count() as u32;
+        let counts = vec![0; names.len()];
+        Self { rule, domain_of, names, counts, open, open_domains, used: 0, fewest: 0 }
+    }
+
+    pub fn domain(&self, place: usize) -> Option<usize> {
+        Some(self.domain_of[place]).filter(|id| *id != NOWHERE).map(|id| id as usize)
+    }
+
+    pub fn add(&mut self, place: usize, replicas: u32) {
+        let Some(domain) = self.domain(place).filter(|_| replicas > 0) else { return };
+        let was = self.counts[domain];
+        self.used += u32::from(was == 0);
+        self.counts[domain] += replicas;
+        if was == self.fewest {
+            self.find_fewest();
+        }
+    }
+
+    pub fn remove(&mut self, place: usize) {
+        let Some(domain) = self.domain(place) else { return };
+        self.counts[domain] -= 1;
+        self.used -= u32::from(self.counts[domain] == 0);
+        if self.open[domain] {
+            self.fewest = self.fewest.min(self.counts[domain]);
+        }
+    }
+
+    fn find_fewest(&mut self) {
+        let open = self.counts.iter().zip(&self.open).filter(|(_, open)| **open);
+        let enough = self.open_domains >= self.rule.min_domains.unwrap_or(0);
+        self.fewest = if enough { open.map(|(count, _)| *count).min().unwrap_or(0) } else { 0 };
+    }
+
+    /// Why one more replica at this place would break the spread, if it would.
+    pub fn objection(&self, place: usize) -> Option<Reason> {
+        let domain = self.domain(place)?;
+        let (has, by) = (self.counts[domain], || self.rule.by.clone());
+        if let Some(max) = self.rule.max_skew.filter(|max| has + 1 > self.fewest.saturating_add(*max)) {
+            let name = self.names[domain].to_owned();
+            return Some(Reason::Skew { by: by(), domain: name, has, fewest: self.fewest, max });
+        }
+        match self.rule.max_domains {
+            Some(max) if has == 0 && self.used >= max => Some(Reason::DomainLimit { by: by(), max }),
+            _ => None,
+        }
+    }
+
+    /// The same as `objection(place).is_none()`, without building the reason.
+    pub fn allows(&self, place: usize) -> bool {
+        let Some(domain) = self.domain(place) else { return true };
+        let has = self.counts[domain];
+        let skewed = self.rule.max_skew.is_some_and(|max| has + 1 > self.fewest.saturating_add(max));
+        let too_many = self.rule.max_domains.is_some_and(|max| has == 0 && self.used >= max);
+        !skewed && !too_many
+    }
+
+    /// Whether more domains are wanted and this place is in one that is not used yet.
+    pub fn opens_wanted(&self, place: usize) -> bool {
+        self.missing_domains(u32::MAX) > 0 && self.domain(place).is_some_and(|d| self.counts[d] == 0)
+    }
+
+    /// Whether another place would serve this spread better than this one.
+    pub fn disappoints(&self, place: usize) -> bool {
+        !self.allows(place) || (self.missing_domains(u32::MAX) > 0 && !self.opens_wanted(place))
+    }
+
+    /// Domains still wanted, as far as there are domains and replicas for them.
+    fn missing_domains(&self, replicas: u32) -> u32 {
+        let wanted = self.rule.min_domains.unwrap_or(0).min(self.open_domains).min(replicas);
+        wanted.saturating_sub(self.used)
+    }
+
+    /// How far the present distribution is from the rule; 0 when it is met. Every single move that helps
+    /// makes it smaller.
+    pub fn excess(&self) -> u64 {
+        let total: u32 = self.counts.iter().sum();
+        u64::from(self.skew_excess())
+            + u64::from(self.domain_excess())
+            + u64::from(self.missing_domains(total))
+    }
+
+    fn skew_excess(&self) -> u32 {
+        let Some(max) = self.rule.max_skew else { return 0 };
+        let bound = self.fewest.saturating_add(max);
+        self.counts.iter().map(|count| count.saturating_sub(bound)).sum()
+    }
+
+    /// Replicas in the smallest of the domains that are too many.
+    fn domain_excess(&self) -> u32 {
+        let Some(max) = self.rule.max_domains.filter(|max| self.used > *max) else { return 0 };
+        let mut used: Vec<u32> = self.counts.iter().copied().filter(|count| *count > 0).collect();
+        used.sort_unstable();
+        used.iter().take((self.used - max) as usize).sum()
+    }
+
+    /// The difference between the fullest domain and the emptiest open one.
+    pub fn skew(&self) -> u32 {
+        self.counts.iter().copied().max().unwrap_or(0).saturating_sub(self.fewest)
+    }
+
+    /// Wanted and found, when there are fewer domains than the rule asks for.
+    pub fn too_few(&self) -> Option<(u32, u32)> {
+        let wanted = self.rule.min_domains.filter(|wanted| self.open_domains < *wanted)?;
+        Some((wanted, self.open_domains))
+    }
+}
