@@ -1,0 +1,141 @@
+//! CEL: the rules of custom resources, and whether an expression is well formed.
+
+use kube_cel::cel::Program;
+use kube_cel::{CompiledSchema, ErrorKind as RuleError, Validator, compile_schema};
+use serde_json::Value;
+use thiserror::Error;
+
+use crate::field::{ErrorKind, FieldError};
+
+/// An expression that does not parse.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("compilation failed: {0}")]
+pub struct CelError(String);
+
+/// Whether an expression parses. Types are only known when it runs.
+pub fn check(expression: &str) -> Result<(), CelError> {
+    // The parser may not survive input it does not expect; that must not take the server down.
+    match std::panic::catch_unwind(|| Program::compile(expression).map(drop)) {
+        Ok(result) => result.map_err(|e| CelError(e.to_string())),
+        Err(_) => Err(CelError("the expression could not be parsed".into())),
+    }
+}
+
+/// The `x-kubernetes-validations` of one schema, compiled.
+pub struct Rules {
+    compiled: CompiledSchema,
+    validator: Validator,
+    schema: Value,
+}
+
+impl std::fmt::Debug for Rules {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rules")
+    }
+}
+
+impl Rules {
+    pub fn compile(schema: &Value) -> Self {
+        Self { compiled: compile_schema(schema), validator: Validator::new(), schema: schema.clone() }
+    }
+
+    /// Evaluates all rules; `old` is the object before an update. A rule without `oldSelf` that fails on a value
+    /// which did not change is let pass, so that old objects stay writable.
+    pub fn evaluate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let run = || self.validator.validate_compiled(&self.compiled, object, old);
+        let result = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
+            Ok(result) => result,
+            Err(_) => {
+                let detail = "a validation rule could not be evaluated";
+                return vec![FieldError::invalid("<nil>", &Value::from("object"), detail)];
+            }
+        };
+        let Err(errors) = result else { return Vec::new() };
+        errors
+            .into_vec()
+            .into_iter()
+            .filter(|e| e.rule.contains("oldSelf") || !old.is_some_and(|old| self.unchanged(e, object, old)))
+            .map(|e| self.field_error(e, object))
+            .collect()
+    }
+
+    /// The path of the value a rule is about; it may point at a field below that.
+    fn own_path<'e>(&self, error: &'e kube_cel::ValidationError) -> &'e str {
+        let path = error.field_path.as_str();
+        match find_field_path(&self.schema, &error.rule) {
+            Some(suffix) => path.strip_suffix(suffix).unwrap_or(path).trim_end_matches('.'),
+            None => path,
+        }
+    }
+
+    fn unchanged(&self, error: &kube_cel::ValidationError, object: &Value, old: &Value) -> bool {
+        let path = self.own_path(error);
+        match (at(object, path), at(old, path)) {
+            (Some(new), Some(old)) => new == old,
+            _ => false,
+        }
+    }
+
+    fn field_error(&self, error: kube_cel::ValidationError, object: &Value) -> FieldError {
+        let path = match error.field_path.trim_start_matches('.') {
+            "" => "<nil>".to_owned(),
+            path => path.to_owned(),
+        };
+        let value = match at(object, self.own_path(&error)) {
+            Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
+            Some(scalar) => scalar.to_string(),
+        };
+        let kind = match error.reason.as_deref() {
+            Some("FieldValueForbidden") => ErrorKind::Forbidden,
+            Some("FieldValueRequired") => ErrorKind::Required,
+            Some("FieldValueDuplicate") => ErrorKind::Duplicate,
+            _ => ErrorKind::Invalid,
+        };
+        let detail = match error.kind {
+            RuleError::ValidationFailure => match error.message.strip_prefix("failed rule: ") {
+                Some(rule) => format!("failed rule: {}", rule.trim()),
+                None => error.message.trim().to_owned(),
+            },
+            _ => format!("{} evaluating rule: {}", error.message, error.rule.trim()),
+        };
+        let (value, detail) = match kind {
+            ErrorKind::Forbidden | ErrorKind::Required => (String::new(), detail),
+            ErrorKind::Duplicate => (value, String::new()),
+            _ => (value, detail),
+        };
+        FieldError { kind, path, value, detail }
+    }
+}
+
+/// The `fieldPath` of a rule, wherever in the schema it stands.
+fn find_field_path<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
+    match schema {
+        Value::Object(map) => {
+            if map.get("rule").and_then(Value::as_str) == Some(rule) {
+                return map.get("fieldPath").and_then(Value::as_str);
+            }
+            map.values().find_map(|v| find_field_path(v, rule))
+        }
+        Value::Array(list) => list.iter().find_map(|v| find_field_path(v, rule)),
+        _ => None,
+    }
+}
+
+/// The value at a path such as `spec.items[2].name`.
+pub(crate) fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut current = object;
+    for step in path.split('.').filter(|s| !s.is_empty() && *s != "<nil>") {
+        let (name, indexes) = step.split_once('[').unwrap_or((step, ""));
+        if !name.is_empty() {
+            current = current.get(name)?;
+        }
+        for index in indexes.split('[').filter(|i| !i.is_empty()) {
+            let index = index.trim_end_matches(']');
+            current = match index.parse::<usize>() {
+                Ok(i) if current.is_array() => current.get(i)?,
+                _ => current.get(index)?,
+            };
+        }
+    }
+    Some(current)
+}

@@ -1,0 +1,379 @@
+//! Validation of values against a schema, with the texts of upstream's OpenAPI validator.
+
+use serde_json::{Map, Value};
+
+use super::formats;
+use super::schema::{Additional, Kind, Schema, Topology};
+use crate::field::{ErrorKind, FieldError};
+use crate::names;
+
+/// Checks a whole object. List uniqueness and embedded resources included, CEL rules not.
+pub(super) fn check(object: &Value, schema: &Schema) -> Vec<FieldError> {
+    let mut out = Found::default();
+    value(object, schema, "", &mut out);
+    let mut errors = out.errors;
+    extras(object, schema, "", true, &mut errors);
+    errors
+}
+
+/// Errors so far, and how many checks passed: the alternative that got furthest explains a failed `anyOf`.
+#[derive(Default)]
+struct Found {
+    errors: Vec<FieldError>,
+    matched: usize,
+}
+
+impl Found {
+    fn push(&mut self, kind: ErrorKind, path: &str, value: Value, detail: String) {
+        let path = match path.trim_start_matches('.') {
+            "" => "<nil>",
+            path => path,
+        };
+        let value = match kind {
+            ErrorKind::Required | ErrorKind::TooLong | ErrorKind::Forbidden => String::new(),
+            _ => value.to_string(),
+        };
+        self.errors.push(FieldError { kind, path: path.to_owned(), value, detail });
+    }
+
+    fn invalid(&mut self, path: &str, value: Value, detail: String) {
+        self.push(ErrorKind::Invalid, path, value, detail);
+    }
+
+    /// Problems of the whole that belong to no field.
+    fn general(&mut self, detail: String) {
+        self.push(ErrorKind::Invalid, "", Value::from(""), detail);
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn has_type(value: &Value, schema: &Schema) -> bool {
+    let whole = |n: &serde_json::Number| !n.is_f64() || n.as_f64().is_some_and(|f| f.fract() == 0.0);
+    if schema.int_or_string {
+        return value.is_string() || matches!(value, Value::Number(n) if whole(n));
+    }
+    match (schema.kind, value) {
+        (None, _) => true,
+        (Some(Kind::Object), v) => v.is_object(),
+        (Some(Kind::Array), v) => v.is_array(),
+        (Some(Kind::String), v) => v.is_string(),
+        (Some(Kind::Boolean), v) => v.is_boolean(),
+        (Some(Kind::Number), v) => v.is_number(),
+        (Some(Kind::Integer), Value::Number(n)) => whole(n),
+        (Some(Kind::Integer), _) => false,
+    }
+}
+
+fn value(value: &Value, schema: &Schema, path: &str, out: &mut Found) {
+    let expected = || match (schema.int_or_string, schema.kind) {
+        (true, _) => "integer,string",
+        (_, kind) => kind.map_or("", Kind::name),
+    };
+    if value.is_null() && schema.nullable {
+        return;
+    }
+    if !has_type(value, schema) {
+        let actual = type_name(value);
+        let detail = format!("{path} in body must be of type {}: {actual:?}", expected());
+        out.push(ErrorKind::TypeInvalid, path, Value::from(actual), detail);
+    } else {
+        out.matched += 1;
+    }
+    if !value.is_null() {
+        junctors(value, schema, path, out);
+    }
+    match value {
+        Value::String(text) => string(text, schema, path, out),
+        Value::Number(_) => number(value, schema, path, out),
+        Value::Array(list) => array(list, schema, path, out),
+        Value::Object(map) => object(map, schema, path, out),
+        Value::Null | Value::Bool(_) => {}
+    }
+    if let Some(choices) = &schema.checks.choices
+        && !choices.iter().any(|c| c == value || same_number(c, value))
+    {
+        let shown: Vec<String> =
+            choices.iter().map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned)).collect();
+        let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
+        let mut error = FieldError::not_supported("", value, &shown);
+        error.path = path.trim_start_matches('.').to_owned();
+        out.errors.push(error);
+    }
+}
+
+fn same_number(a: &Value, b: &Value) -> bool {
+    a.is_number() && b.is_number() && a.as_f64() == b.as_f64()
+}
+
+fn junctors(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
+    let checks = &schema.checks;
+    let run = |schema: &Schema| {
+        let mut found = Found::default();
+        value(data, schema, path, &mut found);
+        found
+    };
+    if !checks.any_of.is_empty() {
+        let mut best: Option<Found> = None;
+        let mut valid = false;
+        for alternative in &checks.any_of {
+            let found = run(alternative);
+            if found.errors.is_empty() {
+                valid = true;
+                break;
+            }
+            if best.as_ref().is_none_or(|b| found.matched > b.matched) {
+                best = Some(found);
+            }
+        }
+        if !valid {
+            out.general(format!("{path:?} must validate at least one schema (anyOf)"));
+            out.errors.extend(best.into_iter().flat_map(|b| b.errors));
+        }
+    }
+    if !checks.one_of.is_empty() {
+        let mut best: Option<Found> = None;
+        let mut valid = 0;
+        for alternative in &checks.one_of {
+            let found = run(alternative);
+            if found.errors.is_empty() {
+                valid += 1;
+                best = None;
+            } else if valid == 0 && best.as_ref().is_none_or(|b| found.matched > b.matched) {
+                best = Some(found);
+            }
+        }
+        if valid != 1 {
+            let more = if valid == 0 {
+                "Found none valid".into()
+            } else {
+                format!("Found {valid} valid alternatives")
+            };
+            out.general(format!("{path:?} must validate one and only one schema (oneOf). {more}"));
+            out.errors.extend(best.into_iter().flat_map(|b| b.errors));
+        }
+    }
+    if !checks.all_of.is_empty() {
+        let found: Vec<Found> = checks.all_of.iter().map(run).collect();
+        let valid = found.iter().filter(|f| f.errors.is_empty()).count();
+        out.errors.extend(found.into_iter().flat_map(|f| f.errors));
+        if valid != checks.all_of.len() {
+            let more = if valid == 0 { ". None validated" } else { "" };
+            out.general(format!("{path:?} must validate all the schemas (allOf){more}"));
+        }
+    }
+    if let Some(not) = &checks.not
+        && run(not).errors.is_empty()
+    {
+        out.general(format!("{path:?} must not validate the schema (not)"));
+    }
+}
+
+fn string(text: &str, schema: &Schema, path: &str, out: &mut Found) {
+    let checks = &schema.checks;
+    let length = || text.chars().count() as u64;
+    let shown = || Value::from(text);
+    if let Some(max) = checks.max_length.filter(|max| length() > *max) {
+        let unit = if max == 1 { "byte" } else { "bytes" };
+        out.push(ErrorKind::TooLong, path, Value::Null, format!("may not be more than {max} {unit}"));
+    } else if let Some(min) = checks.min_length.filter(|min| length() < *min) {
+        out.invalid(path, shown(), format!("{path} in body should be at least {min} chars long"));
+    } else if let Some(pattern) = &checks.pattern
+        && !pattern.regex.as_ref().is_some_and(|r| r.is_match(text))
+    {
+        out.invalid(path, shown(), format!("{path} in body should match '{}'", pattern.text));
+    }
+    if let Some(format) = &checks.format
+        && matches!(schema.kind, None | Some(Kind::String))
+        && formats::matches(format, text) == Some(false)
+    {
+        let detail = format!("{path} in body must be of type {format}: {text:?}");
+        out.push(ErrorKind::TypeInvalid, path, shown(), detail);
+    }
+}
+
+fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
+    let checks = &schema.checks;
+    let number = data.as_f64().unwrap_or_default();
+    let fits = match (schema.kind, checks.format.as_deref()) {
+        (Some(Kind::Integer), Some("int32")) => data.as_i64().is_none_or(|n| i32::try_from(n).is_ok()),
+        (Some(Kind::Integer), _) => data.is_i64() || number.fract() == 0.0,
+        _ => true,
+    };
+    if !fits {
+        let format = match checks.format.as_deref() {
+            Some(format @ ("int32" | "int64")) => format!("with format {format}"),
+            _ => "(default format)".into(),
+        };
+        out.general(format!("Checked value must be of type integer {format} in {path}"));
+    }
+    if let Some(factor) = checks.multiple_of.filter(|f| !data.is_f64() && *f < 1.0) {
+        // Upstream divides whole numbers by the whole part of the factor.
+        let whole = factor as i64;
+        let detail = format!("factor MultipleOf declared for {path} must be positive: {whole}");
+        out.invalid(path, Value::from(whole), detail);
+    } else if let Some(factor) = checks.multiple_of {
+        let times = number / factor;
+        if factor <= 0.0 || (times - times.round()).abs() > f64::EPSILON * times.abs().max(1.0) {
+            out.invalid(path, data.clone(), format!("{path} in body should be a multiple of {factor}"));
+        }
+    }
+    if let Some(min) = checks.minimum
+        && (number < min || (checks.exclusive_minimum && number <= min))
+    {
+        let than = if checks.exclusive_minimum { "greater than" } else { "greater than or equal to" };
+        out.invalid(path, data.clone(), format!("{path} in body should be {than} {min}"));
+    }
+    if let Some(max) = checks.maximum
+        && (number > max || (checks.exclusive_maximum && number >= max))
+    {
+        let than = if checks.exclusive_maximum { "less than" } else { "less than or equal to" };
+        out.invalid(path, data.clone(), format!("{path} in body should be {than} {max}"));
+    }
+}
+
+fn array(list: &[Value], schema: &Schema, path: &str, out: &mut Found) {
+    if let Some(items) = &schema.items {
+        for (i, item) in list.iter().enumerate() {
+            value(item, items, &format!("{path}[{i}]"), out);
+        }
+    }
+    let size = list.len() as u64;
+    if let Some(min) = schema.checks.min_items.filter(|min| size < *min) {
+        out.invalid(path, Value::from(size), format!("{path} in body should have at least {min} items"));
+    }
+    if let Some(max) = schema.checks.max_items.filter(|max| size > *max) {
+        let unit = if max == 1 { "item" } else { "items" };
+        out.push(ErrorKind::TooMany, path, Value::from(size), format!("must have at most {max} {unit}"));
+    }
+    if schema.checks.unique_items && list.iter().enumerate().any(|(i, v)| list[..i].contains(v)) {
+        out.invalid(path, Value::from(""), format!("{path} in body shouldn't contain duplicates"));
+    }
+}
+
+fn object(map: &Map<String, Value>, schema: &Schema, path: &str, out: &mut Found) {
+    let checks = &schema.checks;
+    let size = map.len() as u64;
+    if let Some(min) = checks.min_properties.filter(|min| size < *min) {
+        out.invalid(path, Value::from(size), format!("{path} in body should have at least {min} properties"));
+    }
+    if let Some(max) = checks.max_properties.filter(|max| size > *max) {
+        let unit = if max == 1 { "item" } else { "items" };
+        out.push(ErrorKind::TooMany, path, Value::from(size), format!("must have at most {max} {unit}"));
+    }
+    for (name, member) in map {
+        let inside = |dot: &str| format!("{path}{dot}{name}");
+        match (schema.properties.get(name), &schema.additional) {
+            (Some(property), _) => {
+                value(member, property, &inside(if path.is_empty() { "" } else { "." }), out)
+            }
+            (None, Some(Additional::Schema(inner))) => value(member, inner, &inside("."), out),
+            (None, Some(Additional::Allowed(false))) => {
+                let detail = format!("{path}.{name} in body is a forbidden property");
+                out.invalid(path, Value::from(name.as_str()), detail);
+            }
+            _ => {}
+        }
+    }
+    for name in checks.required.iter().filter(|name| !map.contains_key(*name)) {
+        out.push(ErrorKind::Required, &format!("{path}.{name}"), Value::Null, String::new());
+    }
+}
+
+/// What JSON schema cannot say: unique keys in lists, and well-formed objects inside objects.
+fn extras(data: &Value, schema: &Schema, path: &str, root: bool, out: &mut Vec<FieldError>) {
+    match data {
+        Value::Object(map) => {
+            if schema.embedded && !root {
+                embedded(map, path, out);
+            }
+            for (name, member) in map {
+                let (inner, path) = match (schema.properties.get(name), &schema.additional) {
+                    (Some(inner), _) => {
+                        (inner, if path.is_empty() { name.clone() } else { format!("{path}.{name}") })
+                    }
+                    (None, Some(Additional::Schema(inner))) => (inner.as_ref(), format!("{path}[{name}]")),
+                    _ => continue,
+                };
+                extras(member, inner, &path, false, out);
+            }
+        }
+        Value::Array(list) => {
+            unique(list, schema, path, out);
+            if let Some(items) = &schema.items {
+                for (i, item) in list.iter().enumerate() {
+                    extras(item, items, &format!("{path}[{i}]"), false, out);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+fn unique(list: &[Value], schema: &Schema, path: &str, out: &mut Vec<FieldError>) {
+    let keys: Vec<Value> = match &schema.list {
+        Topology::Atomic => return,
+        Topology::Set => list.to_vec(),
+        Topology::Map(names) => {
+            if let Some(i) = list.iter().position(|v| !v.is_object() && !v.is_null()) {
+                let detail = "must be an object for an array of list-type map";
+                out.push(FieldError::invalid(format!("{path}[{i}]"), &list[i], detail));
+                return;
+            }
+            let key = |item: &Value| {
+                let pairs = names.iter().filter_map(|n| Some((n.clone(), item.get(n)?.clone())));
+                Value::Object(pairs.collect())
+            };
+            list.iter().map(key).collect()
+        }
+    };
+    let mut seen: std::collections::HashMap<String, usize> =
+        std::collections::HashMap::with_capacity(keys.len());
+    for (i, key) in keys.iter().enumerate() {
+        let times = seen.entry(key.to_string()).or_default();
+        *times += 1;
+        if *times == 2 {
+            out.push(FieldError::duplicate(format!("{path}[{i}]"), key));
+        }
+    }
+}
+
+fn embedded(map: &Map<String, Value>, path: &str, out: &mut Vec<FieldError>) {
+    for name in ["apiVersion", "kind"] {
+        let path = format!("{path}.{name}");
+        match map.get(name) {
+            None => out.push(FieldError::required(path, "")),
+            Some(Value::String(text)) if text.is_empty() => {
+                out.push(FieldError::invalid(path, &map[name], "must not be empty"));
+            }
+            Some(Value::String(text)) if name == "kind" => {
+                let complaints = names::dns1035_label(&text.to_lowercase());
+                if !complaints.is_empty() {
+                    let detail =
+                        format!("may have mixed case, but should otherwise match: {}", complaints.join(","));
+                    out.push(FieldError::invalid(path, &map[name], detail));
+                }
+            }
+            Some(Value::String(text)) => {
+                if text.matches('/').count() > 1 {
+                    let detail = format!("unexpected GroupVersion string: {text}");
+                    out.push(FieldError::invalid(path, &map[name], detail));
+                }
+            }
+            Some(other) => out.push(FieldError::invalid(path, other, "must be a string")),
+        }
+    }
+    if let Some(metadata) = map.get("metadata") {
+        crate::validate::embedded_meta(metadata, &format!("{path}.metadata"), out);
+    }
+}

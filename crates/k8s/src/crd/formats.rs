@@ -1,0 +1,116 @@
+//! String formats that a schema may name. Unknown ones are ignored, as upstream does.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
+
+use base64::Engine;
+use regex::Regex;
+
+use crate::names;
+
+/// Whether `text` has the format; `None` when nothing is known about it.
+pub(super) fn matches(format: &str, text: &str) -> Option<bool> {
+    let format = format.replace('-', "");
+    Some(match format.as_str() {
+        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
+        "ipv6" => text.contains(':') && text.parse::<Ipv6Addr>().is_ok(),
+        "cidr" => cidr(text),
+        "mac" => pattern(&MAC, text),
+        "uuid" => uuid(text, None),
+        "uuid3" => uuid(text, Some('3')),
+        "uuid4" => uuid(text, Some('4')),
+        "uuid5" => uuid(text, Some('5')),
+        "email" => pattern(&EMAIL, text),
+        "hostname" => hostname(text),
+        "uri" => uri(text),
+        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
+        "datetime" => datetime(text),
+        "duration" => duration(text),
+        "hexcolor" => pattern(&HEX_COLOR, text),
+        "rgbcolor" => pattern(&RGB_COLOR, text),
+        "bsonobjectid" => text.len() == 24 && text.bytes().all(|c| c.is_ascii_hexdigit()),
+        "ssn" => pattern(&SSN, text),
+        "password" => true,
+        "k8sshortname" => names::dns_label(text).is_empty(),
+        "k8slongname" => names::dns_subdomain(text).is_empty(),
+        _ => return None,
+    })
+}
+
+type Lazy = LazyLock<Option<Regex>>;
+
+static MAC: Lazy = LazyLock::new(|| Regex::new("^([0-9a-fA-F]{2}[:-]){5,7}[0-9a-fA-F]{2}$").ok());
+static EMAIL: Lazy = LazyLock::new(|| Regex::new(r"^[^@\s]+@[^@\s]+$").ok());
+static HEX_COLOR: Lazy = LazyLock::new(|| Regex::new("^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$").ok());
+static RGB_COLOR: Lazy =
+    LazyLock::new(|| Regex::new(r"^rgb\(\s*\d{1,3}\s*,\s*\d{1,3}\s*,\s*\d{1,3}\s*\)$").ok());
+static SSN: Lazy = LazyLock::new(|| Regex::new(r"^\d{3}[- ]?\d{2}[- ]?\d{4}$").ok());
+static DURATION: Lazy =
+    LazyLock::new(|| Regex::new(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+$").ok());
+static WORDS: Lazy = LazyLock::new(|| {
+    let units = "nanoseconds?|nanos?|nano|ns|microseconds?|micros?|us|µs|milliseconds?|millis?|milli|ms|seconds?|secs?|s|\
+                 minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|wks?|w";
+    Regex::new(&format!(r"^\d+\s*({units})$")).ok()
+});
+
+fn pattern(regex: &Lazy, text: &str) -> bool {
+    regex.as_ref().is_some_and(|r| r.is_match(text))
+}
+
+fn cidr(text: &str) -> bool {
+    let Some((address, bits)) = text.split_once('/') else { return false };
+    let bits = |max: u8| bits.parse::<u8>().is_ok_and(|b| b <= max);
+    (address.parse::<Ipv4Addr>().is_ok() && bits(32)) || (address.parse::<Ipv6Addr>().is_ok() && bits(128))
+}
+
+fn uuid(text: &str, version: Option<char>) -> bool {
+    let plain: String = text.chars().filter(|c| *c != '-').collect();
+    let shaped = plain.len() == 32 && plain.bytes().all(|c| c.is_ascii_hexdigit()) && text.len() <= 36;
+    let variant = |c: char| matches!(c.to_ascii_lowercase(), '8' | '9' | 'a' | 'b');
+    shaped
+        && version.is_none_or(|v| {
+            let mut chars = plain.chars();
+            chars.nth(12) == Some(v) && (v == '3' || chars.nth(3).is_some_and(variant))
+        })
+}
+
+fn hostname(text: &str) -> bool {
+    let text = text.strip_suffix('.').unwrap_or(text);
+    let label = |l: &str| {
+        !l.is_empty()
+            && l.len() <= 63
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+            && l.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-' || c == b'_')
+    };
+    text.len() <= 253 && text.split('.').all(label)
+}
+
+/// A request URI: absolute, or an absolute path.
+fn uri(text: &str) -> bool {
+    if text.bytes().any(|c| c <= b' ' || c == 0x7f) {
+        return false;
+    }
+    if text.starts_with('/') {
+        return true;
+    }
+    match text.split_once(':') {
+        Some((scheme, rest)) => {
+            !rest.is_empty()
+                && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+                && scheme.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'+' | b'-' | b'.'))
+        }
+        None => false,
+    }
+}
+
+fn datetime(text: &str) -> bool {
+    text.len() >= 11
+        && matches!(text.as_bytes()[10], b'T' | b't' | b' ')
+        && text.parse::<jiff::Timestamp>().is_ok()
+}
+
+fn duration(text: &str) -> bool {
+    pattern(&DURATION, text) || pattern(&WORDS, text)
+}

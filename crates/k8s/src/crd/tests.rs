@@ -1,0 +1,161 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::field::FieldError;
+use crate::patch::tests::any_json;
+use crate::validate::custom_meta;
+
+/// Conversations with a kube-apiserver 1.36: custom resources and definitions, and what it said about them.
+fn golden() -> Value {
+    serde_json::from_str(include_str!("golden.json")).unwrap()
+}
+
+type Cause = (String, String, String);
+
+fn ours(errors: &[FieldError]) -> Vec<Cause> {
+    let mut causes: Vec<_> = errors
+        .iter()
+        .map(|e| (e.kind.cause().to_owned(), e.path.clone(), comparable(&e.message())))
+        .collect();
+    causes.sort();
+    causes
+}
+
+fn theirs(case: &Value) -> Vec<Cause> {
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_owned();
+    let causes = case["causes"].as_array().into_iter().flatten();
+    let mut causes: Vec<_> = causes
+        // The cost of rules is not estimated here.
+        .filter(|c| !text(&c["message"]).contains("estimated rule cost"))
+        .map(|c| (text(&c["reason"]), text(&c["field"]), comparable(&text(&c["message"]))))
+        .collect();
+    causes.sort();
+    causes
+}
+
+/// Values of Go structs and the words of Go's regexp and CEL parsers cannot be the same.
+fn comparable(message: &str) -> String {
+    let loose = ["Invalid value: {", "Invalid value: [{", "must be a valid regular expression"];
+    match loose.iter().find(|l| message.contains(**l)) {
+        Some(marker) => (*marker).to_owned(),
+        None => message.to_owned(),
+    }
+}
+
+fn custom() -> Custom {
+    Custom::new(&golden()["schema"]).unwrap()
+}
+
+#[test]
+fn custom_resources_are_pruned_defaulted_and_validated_as_upstream_does() {
+    let custom = custom();
+    for case in golden()["cases"].as_array().unwrap() {
+        let mut object = case["object"].clone();
+        custom.prune(&mut object);
+        custom.default(&mut object);
+        let mut errors = custom_meta(&object, None, true);
+        errors.extend(custom.validate(&object, None));
+        assert_eq!(ours(&errors), theirs(case), "{}", case["object"]["spec"]);
+        if let Some(result) = case.get("result") {
+            assert_eq!(object["spec"], result["spec"]);
+        }
+    }
+}
+
+#[test]
+fn updates_see_transition_rules_and_spare_what_did_not_change() {
+    let custom = custom();
+    for case in golden()["updates"].as_array().unwrap() {
+        let mut object = case["object"].clone();
+        custom.prune(&mut object);
+        custom.default(&mut object);
+        let errors = custom.validate(&object, Some(&case["old"]));
+        assert_eq!(ours(&errors), theirs(case), "{}", case["object"]["spec"]);
+    }
+}
+
+#[test]
+fn a_tightened_schema_leaves_old_objects_writable() {
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "a": {"type": "string", "maxLength": 2}, "b": {"type": "string"},
+        "c": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 10"}]}}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let old = json!({"spec": {"a": "long", "b": "x", "c": 1}});
+    let new = json!({"spec": {"a": "long", "b": "y", "c": 1}});
+    assert_eq!(custom.validate(&new, Some(&old)), []);
+    assert_eq!(custom.validate(&new, None).len(), 2);
+    let worse = json!({"spec": {"a": "longer", "b": "y", "c": 2}});
+    assert!(!custom.validate(&worse, Some(&old)).is_empty());
+}
+
+#[test]
+fn definitions_are_refused_for_upstreams_reasons() {
+    for case in golden()["definitions"].as_array().unwrap() {
+        let mut object = case["object"].clone();
+        default_definition(&mut object);
+        let errors = validate_definition(&object);
+        assert_eq!(ours(&errors), theirs(case), "{}", case["object"]["spec"]);
+        if case["code"] == 201 {
+            assert_eq!(object["spec"]["names"], case["result"]);
+            assert_eq!(object["status"]["storedVersions"], case["stored"]);
+        }
+    }
+}
+
+#[test]
+fn unknown_fields_are_named_by_their_paths() {
+    let custom = custom();
+    let mut object = json!({"apiVersion": "g.example.com/v1", "kind": "Widget",
+        "metadata": {"name": "w", "bogus": 1, "ownerReferences": [{"x": 1}]},
+        "spec": {"unknown": 1, "ports": [{"port": 1}, {"port": 2, "odd": 1}], "free": {"kept": 1}}, "extra": 1});
+    let expected =
+        ["extra", "metadata.bogus", "metadata.ownerReferences[0].x", "spec.ports[1].odd", "spec.unknown"];
+    assert_eq!(custom.prune(&mut object), expected);
+    assert_eq!(object["spec"]["free"], json!({"kept": 1}));
+    assert_eq!(custom.prune(&mut object), Vec::<String>::new());
+}
+
+#[test]
+fn names_and_group_of_a_definition_do_not_change() {
+    let mut old = golden()["definitions"][0]["object"].clone();
+    default_definition(&mut old);
+    old["metadata"]["resourceVersion"] = json!("1");
+    set_condition(&mut old, "Established", "True", "InitialNamesAccepted", "", "2026-01-01T00:00:00Z");
+    assert!(has_condition(&old, "Established"));
+    assert_eq!(validate_definition_update(&old, &old), []);
+    let mut new = old.clone();
+    new["spec"]["scope"] = json!("Cluster");
+    new["spec"]["names"]["plural"] = json!("others");
+    let paths: Vec<_> = validate_definition_update(&new, &old).into_iter().map(|e| e.path).collect();
+    assert_eq!(paths, ["spec.scope", "spec.names.plural"]);
+    assert_eq!(storage_version(&old), Some("v1"));
+}
+
+#[test]
+fn a_custom_resource_version_can_be_shared_between_threads() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Custom>();
+}
+
+proptest! {
+    #[test]
+    fn no_json_makes_a_custom_resource_panic(mut object in any_json(), schema in any_json()) {
+        let custom = custom();
+        custom.prune(&mut object);
+        custom.default(&mut object);
+        custom.validate(&object, None);
+        let _ = validate_definition(&schema);
+    }
+
+    #[test]
+    fn pruning_and_defaulting_are_idempotent(mut object in any_json()) {
+        let custom = custom();
+        custom.prune(&mut object);
+        custom.default(&mut object);
+        let once = object.clone();
+        prop_assert_eq!(custom.prune(&mut object), Vec::<String>::new());
+        custom.default(&mut object);
+        prop_assert_eq!(object, once);
+    }
+}
