@@ -1,14 +1,18 @@
 //! Which controllers run, and with what.
 
 use crate::{
+    daemonset::DaemonSets,
     deployment::Deployments,
     endpoints::EndpointSlices,
     garbage::Garbage,
+    job::Jobs,
     namespace::Namespaces,
+    node::NodeLifecycle,
     replicaset::ReplicaSets,
     scheduler::{Scheduler, Scheduling},
     service_account::{RootCa, ServiceAccounts},
     shell::{Controller, Engine},
+    statefulset::StatefulSets,
 };
 use kube::Client;
 use std::{collections::BTreeSet, sync::Arc};
@@ -103,6 +107,10 @@ pub async fn run(client: Client, options: Options) {
         match name {
             Name::Deployment => controllers.push(Arc::new(Deployments)),
             Name::EndpointSlice => controllers.push(Arc::new(EndpointSlices)),
+            Name::DaemonSet => controllers.push(Arc::new(DaemonSets)),
+            Name::Job => controllers.push(Arc::new(Jobs)),
+            Name::StatefulSet => controllers.push(Arc::new(StatefulSets)),
+            Name::NodeLifecycle => controllers.push(Arc::new(NodeLifecycle::default())),
             Name::ReplicaSet => controllers.push(Arc::new(ReplicaSets)),
             Name::GarbageCollection => controllers.push(Arc::new(Garbage::default())),
             Name::Namespace => controllers.push(Arc::new(Namespaces)),

@@ -26,8 +26,9 @@ pub struct Queue {
 struct Inner {
     ready: VecDeque<Task>,
     tasks: HashMap<Task, Progress>,
-    /// Ordered by time; a task may wait several times, the later ones then find nothing to do.
+    /// Ordered by time; a task waits at most once, for the earliest time it was given.
     later: BTreeSet<(Instant, Task)>,
+    due: HashMap<Task, Instant>,
 }
 
 #[derive(Default)]
@@ -49,7 +50,7 @@ impl Queue {
         if delay.is_zero() {
             return self.add(task);
         }
-        self.inner.lock().later.insert((Instant::now() + delay, task));
+        self.inner.lock().add_at(Instant::now() + delay, task);
         self.wake.notify_one();
     }
 
@@ -63,6 +64,7 @@ impl Queue {
                     && *at <= now
                 {
                     if let Some((_, task)) = inner.later.pop_first() {
+                        inner.due.remove(&task);
                         inner.add(task);
                     }
                 }
@@ -95,7 +97,7 @@ impl Queue {
             inner.ready.push_back(task);
         } else if failed {
             let pause = FIRST_RETRY * 2u32.saturating_pow(failures.min(14) - 1);
-            inner.later.insert((Instant::now() + pause.min(LAST_RETRY), task));
+            inner.add_at(Instant::now() + pause.min(LAST_RETRY), task);
         } else {
             inner.tasks.remove(&task);
         }
@@ -124,6 +126,16 @@ impl Queue {
 }
 
 impl Inner {
+    fn add_at(&mut self, at: Instant, task: Task) {
+        match self.due.get(&task).copied() {
+            Some(known) if known <= at => return,
+            Some(known) => drop(self.later.remove(&(known, task.clone()))),
+            None => {}
+        }
+        self.due.insert(task.clone(), at);
+        self.later.insert((at, task));
+    }
+
     fn add(&mut self, task: Task) -> bool {
         let progress = self.tasks.entry(task.clone()).or_default();
         if progress.waiting {
