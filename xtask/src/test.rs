@@ -39,7 +39,7 @@ pub fn run(args: &Args) -> Result<()> {
         lint()?;
     }
     // The black-box tests drive the binary that users run.
-    check(cargo().args(["build", "--quiet", "--package", "tombolo"]))?;
+    check(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-fail-fast"]).envs(environment(&fixtures));
     if let Some(filter) = &args.filter {

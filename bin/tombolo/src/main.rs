@@ -4,13 +4,14 @@ mod client;
 mod commands;
 mod output;
 mod start;
+mod ties;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::client::Target;
-use crate::commands::{place, serve, sites};
+use crate::commands::{join, place, serve, site, sites, token};
 
 /// One Kubernetes API from cloud to edge
 #[derive(Parser)]
@@ -25,6 +26,10 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Serve(serve::Args),
+    Site(site::Args),
+    Token(token::Args),
+    Join(join::Args),
+    Leave(join::LeaveArgs),
     Sites(sites::Args),
     Place(place::Args),
 }
@@ -59,6 +64,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
+            Command::Site(args) => site::run(args).await,
+            Command::Token(args) => token::run(args, &target).await,
+            Command::Join(args) => join::run(args, &target).await,
+            Command::Leave(args) => join::leave(args, &target).await,
             Command::Sites(args) => sites::run(args, &target).await,
             Command::Place(args) => place::run(args, &target).await,
         }
@@ -70,7 +79,18 @@ impl Command {
     fn netns(&self) -> Option<&str> {
         match self {
             Self::Serve(args) => args.start.netns.as_deref(),
+            Self::Site(args) => args.start.netns.as_deref(),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        super::Cli::command().debug_assert();
     }
 }

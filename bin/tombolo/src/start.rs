@@ -22,7 +22,7 @@ const ETCD_PREFIX: &str = "/tombolo";
 const DRAIN: Duration = Duration::from_secs(5);
 
 #[derive(clap::Args, Clone, Debug)]
-pub struct Args {
+pub struct ServerArgs {
     /// Folder for everything this process keeps
     #[arg(long, value_name = "DIR")]
     pub data_dir: PathBuf,
@@ -65,7 +65,7 @@ impl FromStr for StoreChoice {
 }
 
 /// Opens the store and prepares the API server's configuration for it.
-pub async fn configure(args: &Args) -> Result<Config> {
+pub async fn configure(args: &ServerArgs) -> Result<Config> {
     fs::create_dir_all(&args.data_dir)
         .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
     let store: Arc<dyn Store> = match &args.store {
@@ -92,7 +92,7 @@ pub async fn configure(args: &Args) -> Result<Config> {
 }
 
 /// Listens and writes `admin.kubeconfig`; gives the address that clients use.
-pub async fn listen(server: &Server, args: &Args) -> Result<SocketAddr> {
+pub async fn listen(server: &Server, args: &ServerArgs) -> Result<SocketAddr> {
     let listening = server.listen(args.listen).await?;
     let mut address = listening.address;
     if address.ip().is_unspecified() {
@@ -103,7 +103,7 @@ pub async fn listen(server: &Server, args: &Args) -> Result<SocketAddr> {
     Ok(address)
 }
 
-pub fn kubeconfig_path(args: &Args) -> PathBuf {
+pub fn kubeconfig_path(args: &ServerArgs) -> PathBuf {
     args.data_dir.join("admin.kubeconfig")
 }
 
@@ -144,6 +144,6 @@ pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Resul
 }
 
 /// The one line that says a server is ready.
-pub fn say_ready(what: &str, address: SocketAddr, args: &Args) {
+pub fn say_ready(what: &str, address: SocketAddr, args: &ServerArgs) {
     println!("tombolo {what} https://{address} (kubeconfig: {})", kubeconfig_path(args).display());
 }

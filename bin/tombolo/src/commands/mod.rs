@@ -1,6 +1,9 @@
 //! One file per command.
 
 pub mod apply;
+pub mod join;
 pub mod place;
 pub mod serve;
+pub mod site;
 pub mod sites;
+pub mod token;

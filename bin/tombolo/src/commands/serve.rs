@@ -11,7 +11,7 @@ use crate::start;
 #[command(after_help = "Example:\n  tombolo serve --data-dir /var/lib/tombolo/api --listen 127.0.0.1:6443")]
 pub struct Args {
     #[command(flatten)]
-    pub start: start::Args,
+    pub start: start::ServerArgs,
 }
 
 pub async fn run(args: Args) -> Result<()> {

@@ -1,0 +1,237 @@
+//! `tombolo join` and `tombolo leave`: tie a site to a hub, or untie it, from the site's side.
+//!
+//! The wish is a Secret at the site. The site's own process watches for it and runs an agent per hub, so joining needs
+//! nothing but the site's API, and a site may be tied to several hubs.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
+use sha2::{Digest, Sha256};
+use tombolo_api::{Location, SiteSpec, Tier, names};
+
+use super::token::Ticket;
+use crate::client::Target;
+
+/// Marks the Secrets that say to which hubs a site is tied.
+pub const TIE_LABEL: &str = "tombolo.dev/tie";
+const MANAGER: &str = "tombolo-cli";
+
+/// Tie this site to a hub
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example (the line `tombolo token create` printed at the hub):\n  tombolo join https://hub:6443 --token abcdef.0123456789abcdef --ca-hash sha256:… --name harbour --tier edge"
+)]
+pub struct Args {
+    /// The hub's address
+    url: String,
+    /// Join token, as printed by `tombolo token create` at the hub
+    #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Hash of the hub's CA, as printed with the token
+    #[arg(long)]
+    ca_hash: String,
+    #[command(flatten)]
+    description: DescriptionArgs,
+}
+
+/// What the hub learns about a site.
+#[derive(clap::Args, Clone, Debug)]
+pub struct DescriptionArgs {
+    /// The site's name at the hub
+    #[arg(long, default_value_t = host_name())]
+    pub name: String,
+    #[arg(long, value_enum, default_value = "edge")]
+    pub tier: TierArg,
+    #[arg(long)]
+    pub region: Option<String>,
+    #[arg(long)]
+    pub zone: Option<String>,
+    /// Latitude in degrees
+    #[arg(long, allow_negative_numbers = true)]
+    pub lat: Option<f64>,
+    /// Longitude in degrees
+    #[arg(long, allow_negative_numbers = true)]
+    pub lon: Option<f64>,
+    /// Whose law applies, for example EU
+    #[arg(long)]
+    pub jurisdiction: Option<String>,
+    #[arg(long)]
+    pub provider: Option<String>,
+    /// Labels of the site, as key=value
+    #[arg(long, value_delimiter = ',', value_name = "KEY=VALUE")]
+    pub labels: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum TierArg {
+    Cloud,
+    Fog,
+    Edge,
+}
+
+/// Untie this site from a hub; the hub need not be reachable
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tombolo leave https://hub:6443")]
+pub struct LeaveArgs {
+    /// The hub's address; may be left out when there is one only
+    url: Option<String>,
+}
+
+/// A site's description of itself.
+#[derive(Clone, Debug)]
+pub struct Description {
+    pub name: String,
+    pub spec: SiteSpec,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// The wish to be tied to one hub, as kept at the site.
+#[derive(Clone, Debug)]
+pub struct Tie {
+    /// Name of the Secret.
+    pub name: String,
+    pub url: String,
+    pub token: String,
+    pub ca_hash: String,
+    pub description: Description,
+}
+
+pub async fn run(args: Args, target: &Target) -> Result<()> {
+    let site = target.connect().await?.client;
+    let ticket = Ticket { url: args.url, token: args.token, ca_hash: args.ca_hash };
+    let description = Description::try_from(args.description)?;
+    tie(&site, &ticket, &description).await?;
+    println!("{} will join {}; watch it with `tombolo sites` at the hub", description.name, ticket.url);
+    Ok(())
+}
+
+/// Writes the wish down at the site.
+pub async fn tie(site: &kube::Client, ticket: &Ticket, description: &Description) -> Result<()> {
+    if !ticket.url.starts_with("https://") {
+        bail!("{:?} is no hub address; it looks like https://host:6443", ticket.url);
+    }
+    let namespace = Namespace {
+        metadata: ObjectMeta { name: Some(names::SYSTEM_NAMESPACE.into()), ..Default::default() },
+        ..Default::default()
+    };
+    let params = PatchParams::apply(MANAGER).force();
+    Api::<Namespace>::all(site.clone())
+        .patch(names::SYSTEM_NAMESPACE, &params, &Patch::Apply(&namespace))
+        .await
+        .context("cannot write at the site")?;
+    let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
+    let name = secret_name(&ticket.url);
+    let secret = Secret {
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            labels: Some(BTreeMap::from([(TIE_LABEL.to_owned(), "true".to_owned())])),
+            ..Default::default()
+        },
+        data: Some(BTreeMap::from([
+            ("url".to_owned(), bytes(&ticket.url)),
+            ("token".to_owned(), bytes(&ticket.token)),
+            ("caHash".to_owned(), bytes(&ticket.ca_hash)),
+            ("name".to_owned(), bytes(&description.name)),
+            ("spec".to_owned(), ByteString(serde_json::to_vec(&description.spec)?)),
+            ("labels".to_owned(), ByteString(serde_json::to_vec(&description.labels)?)),
+        ])),
+        ..Default::default()
+    };
+    ties(site)
+        .patch(&name, &params, &Patch::Apply(&secret))
+        .await
+        .context("cannot write the tie at the site")?;
+    Ok(())
+}
+
+pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
+    let site = target.connect().await?.client;
+    let found = ties(&site).list(&ListParams::default().labels(TIE_LABEL)).await?.items;
+    let found: Vec<Tie> = found.iter().filter_map(Tie::from_secret).collect();
+    let chosen = match (&args.url, &found[..]) {
+        (Some(url), all) => all.iter().find(|tie| &tie.url == url),
+        (None, [only]) => Some(only),
+        (None, _) => None,
+    };
+    let Some(tie) = chosen else {
+        let urls: Vec<_> = found.iter().map(|tie| tie.url.as_str()).collect();
+        bail!(
+            "say which hub to leave; this site is tied to: {}",
+            if urls.is_empty() { "none".into() } else { urls.join(", ") }
+        );
+    };
+    ties(&site).delete(&tie.name, &DeleteParams::default()).await?;
+    println!("{} leaves {}; what the hub placed here is removed", tie.description.name, tie.url);
+    Ok(())
+}
+
+/// The Secrets that say to which hubs the site is tied.
+pub fn ties(site: &kube::Client) -> Api<Secret> {
+    Api::namespaced(site.clone(), names::SYSTEM_NAMESPACE)
+}
+
+fn secret_name(url: &str) -> String {
+    let hash = Sha256::digest(url.as_bytes());
+    format!("hub-{}", hash.iter().take(5).map(|b| format!("{b:02x}")).collect::<String>())
+}
+
+impl Tie {
+    pub fn from_secret(secret: &Secret) -> Option<Self> {
+        let data = secret.data.as_ref()?;
+        let text = |key: &str| Some(String::from_utf8_lossy(&data.get(key)?.0).into_owned());
+        Some(Self {
+            name: secret.metadata.name.clone()?,
+            url: text("url")?,
+            token: text("token")?,
+            ca_hash: text("caHash")?,
+            description: Description {
+                name: text("name")?,
+                spec: serde_json::from_slice(&data.get("spec")?.0).ok()?,
+                labels: serde_json::from_slice(&data.get("labels")?.0).ok()?,
+            },
+        })
+    }
+}
+
+impl TryFrom<DescriptionArgs> for Description {
+    type Error = anyhow::Error;
+
+    fn try_from(args: DescriptionArgs) -> Result<Self> {
+        if !names::valid_site_name(&args.name) {
+            bail!(
+                "{:?} cannot name a site: up to 40 lower-case letters, digits and dashes, please",
+                args.name
+            );
+        }
+        let labels = args.labels.iter().map(|pair| {
+            let (key, value) =
+                pair.split_once('=').with_context(|| format!("{pair:?} is no label; write key=value"))?;
+            Ok((key.to_owned(), value.to_owned()))
+        });
+        let labels = labels.collect::<Result<_>>()?;
+        let location = Location {
+            region: args.region,
+            zone: args.zone,
+            latitude: args.lat,
+            longitude: args.lon,
+            jurisdiction: args.jurisdiction,
+        };
+        let tier = match args.tier {
+            TierArg::Cloud => Tier::Cloud,
+            TierArg::Fog => Tier::Fog,
+            TierArg::Edge => Tier::Edge,
+        };
+        let spec = SiteSpec { tier, location, provider: args.provider, ..Default::default() };
+        Ok(Self { name: args.name, spec, labels })
+    }
+}
+
+pub fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|n| n.into_string().ok()).unwrap_or_default();
+    let name: String =
+        name.to_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
+    if names::valid_site_name(&name) { name } else { "site".into() }
+}

@@ -1,0 +1,166 @@
+//! `tombolo token`: tickets with which a site may join.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::json;
+use tombolo_api::names;
+
+use crate::client::{Connected, Target};
+use crate::output::{Output, Table};
+
+/// Make, list and delete join tokens
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token list\n  tombolo token delete abcdef"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Make a token and print the join command that uses it
+    Create {
+        /// How long it can be used: seconds, or with a unit (30s, 10m, 1h, 2d)
+        #[arg(long, default_value = "1h", value_parser = duration)]
+        ttl: Duration,
+        /// How many sites may join with it
+        #[arg(long)]
+        uses: Option<u32>,
+    },
+    /// Show the tokens that can still be used
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Make a token useless
+    Delete { id: String },
+}
+
+/// How long and how often a token can be used.
+pub struct Terms {
+    pub ttl: Duration,
+    pub uses: Option<u32>,
+}
+
+/// What a site needs to join.
+pub struct Ticket {
+    pub url: String,
+    pub token: String,
+    pub ca_hash: String,
+}
+
+const NAMESPACE: &str = "kube-system";
+/// How many sites may still join with a token; the hub counts it down.
+const USES_KEY: &str = "tombolo-uses";
+const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
+
+pub async fn run(args: Args, target: &Target) -> Result<()> {
+    let hub = target.connect().await?;
+    match args.action {
+        Action::Create { ttl, uses } => {
+            let ticket = create(&hub, &Terms { ttl, uses }).await?;
+            println!("tombolo join {} --token {} --ca-hash {}", ticket.url, ticket.token, ticket.ca_hash);
+        }
+        Action::List { output } => list(&hub, output).await?,
+        Action::Delete { id } => {
+            let id = id.split('.').next().unwrap_or_default();
+            secrets(&hub)
+                .delete(&format!("bootstrap-token-{id}"), &DeleteParams::default())
+                .await
+                .with_context(|| format!("no token {id}; `tombolo token list` shows them"))?;
+            println!("token {id} deleted");
+        }
+    }
+    Ok(())
+}
+
+fn secrets(hub: &Connected) -> Api<Secret> {
+    Api::namespaced(hub.client.clone(), NAMESPACE)
+}
+
+/// Makes a bootstrap token that may ask for a site's certificate, and nothing else.
+pub async fn create(hub: &Connected, terms: &Terms) -> Result<Ticket> {
+    let certificate = hub.config.root_cert.as_ref().and_then(|all| all.first());
+    let certificate = certificate
+        .context("the kubeconfig has no certificate-authority-data, which a site needs to know its hub")?;
+    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
+    let ca_hash = tombolo_agent::ca_hash(&pem).context("the kubeconfig's CA is not a certificate")?;
+
+    let (id, secret) = (random_text(6)?, random_text(16)?);
+    let expires =
+        k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::try_from(terms.ttl)?;
+    let mut data = json!({
+        "token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
+        "auth-extra-groups": names::JOIN_GROUP, "expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "description": "made by `tombolo token create`",
+    });
+    if let Some(uses) = terms.uses {
+        data[USES_KEY] = json!(uses.to_string());
+    }
+    let object = serde_json::from_value(json!({
+        "metadata": {"name": format!("bootstrap-token-{id}"), "namespace": NAMESPACE},
+        "type": SECRET_TYPE, "stringData": data,
+    }))?;
+    secrets(hub).create(&PostParams::default(), &object).await.context("cannot store the token")?;
+    let url = hub.config.cluster_url.to_string();
+    Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token: format!("{id}.{secret}"), ca_hash })
+}
+
+async fn list(hub: &Connected, output: Output) -> Result<()> {
+    let field = |secret: &Secret, key: &str| {
+        let value =
+            secret.data.as_ref().and_then(|d| d.get(key)).map(|b| String::from_utf8_lossy(&b.0).into_owned());
+        value.unwrap_or_else(|| "-".into())
+    };
+    let params = ListParams::default().fields(&format!("type={SECRET_TYPE}"));
+    let found = secrets(hub).list(&params).await?.items;
+    let mut table = Table::new(&["ID", "EXPIRES", "USES LEFT"], 3);
+    for secret in &found {
+        table.row(vec![field(secret, "token-id"), field(secret, "expiration"), field(secret, USES_KEY)]);
+    }
+    // The secret part is not printed again, in no format.
+    let ids: Vec<_> = found
+        .iter()
+        .map(|s| json!({"id": field(s, "token-id"), "expires": field(s, "expiration")}))
+        .collect();
+    output.print(&table, &ids, |id| id["id"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The alphabet of bootstrap tokens.
+fn random_text(length: usize) -> Result<String> {
+    const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
+    let mut bytes = vec![0; length];
+    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+    Ok(bytes.iter().map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()])).collect())
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let factor = match unit {
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86400,
+        _ => bail!("{unit:?} is no unit of time; use s, m, h or d"),
+    };
+    Ok(Duration::from_secs(number.parse::<u64>().context("not a number")? * factor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(duration("90").expect("seconds"), Duration::from_secs(90));
+        assert_eq!(duration("2h").expect("hours"), Duration::from_secs(7200));
+        assert!(duration("2 weeks").is_err() && duration("h").is_err());
+    }
+}
