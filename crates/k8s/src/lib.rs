@@ -9,6 +9,7 @@ pub mod openapi;
 pub mod protobuf;
 pub mod resources;
 pub mod schema;
+pub mod tables;
 pub mod names;
 pub mod quantity;
 pub mod selector;
