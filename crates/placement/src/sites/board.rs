@@ -1,7 +1,7 @@
 //! The assign step: replicas on a board of seats, put down and taken up one at a time.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 
 use super::filters::Then;
 use super::spread::Domains;
@@ -202,16 +202,27 @@ impl<'a> Board<'a> {
     /// what it can hold, within a group in proportion to weight; what a full seat cannot take goes to the
     /// others in the same proportion.
     pub fn set_shares(&mut self, replicas: u32) {
-        let mut groups: Vec<(u32, bool)> = self.seats.iter().filter(|s| s.open).map(|s| s.group).collect();
-        groups.sort_unstable();
-        groups.dedup();
         let mut left = i128::from(replicas);
-        for group in groups {
-            let members: Vec<usize> = (0..self.seats.len())
-                .filter(|at| self.seats[*at].open && self.seats[*at].group == group)
-                .collect();
+        for members in self.groups() {
             left -= self.share_out(&members, left);
         }
+    }
+
+    /// Works out the shares of what every group has now, leaving aside what a group could have.
+    pub fn set_shares_within_groups(&mut self) {
+        for members in self.groups() {
+            let present = members.iter().map(|at| i128::from(self.seats[*at].count)).sum();
+            self.share_out(&members, present);
+        }
+    }
+
+    /// The open seats by group, groups in ascending order.
+    fn groups(&self) -> Vec<Vec<usize>> {
+        let mut groups: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
+        for (at, seat) in self.seats.iter().enumerate().filter(|(_, seat)| seat.open) {
+            groups.entry(seat.group).or_default().push(at);
+        }
+        groups.into_values().collect()
     }
 
     /// Shares `replicas` among the seats; returns how many they can hold of them.

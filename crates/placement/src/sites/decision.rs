@@ -121,8 +121,10 @@ pub enum Reason {
 /// A wish that was not met, or something the user should know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// Fewer domains among the candidates than `min_domains` asks for.
-    FewDomains { by: Domain, wanted: u32, found: u32 },
-    /// The skew that came out, where more was wished for or existing replicas could not be moved.
+    /// Replicas are in fewer domains than asked for: there are no more, or no more with room.
+    FewDomains { by: Domain, wanted: u32, used: u32 },
+    /// Replicas are in more domains than allowed and could not be moved.
+    ManyDomains { by: Domain, allowed: u32, used: u32 },
+    /// The skew that came out: more was wished for, or could not be had.
     SkewExceeded { by: Domain, skew: u32, max: u32 },
 }

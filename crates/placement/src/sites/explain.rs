@@ -185,8 +185,11 @@ impl fmt::Display for Domain {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Note::FewDomains { by, wanted, found } => {
-                write!(f, "Spread by {by} wants {wanted}, the candidates have {found}.")
+            Note::FewDomains { by, wanted, used } => {
+                write!(f, "Spread by {by}: on {used}, wanted at least {wanted}.")
+            }
+            Note::ManyDomains { by, allowed, used } => {
+                write!(f, "Spread by {by}: on {used}, wanted at most {allowed}.")
             }
             Note::SkewExceeded { by, skew, max } => {
                 write!(f, "Spread by {by}: skew {skew}, wanted at most {max}.")

@@ -72,7 +72,13 @@ impl Moves {
     /// Brings replicas back to more preferred places and, if asked, closer to their shares. Ends: every
     /// such move goes up in preference, or lessens the sum of squared distances from the shares.
     pub fn improve(&mut self, board: &mut Board, wishes: &Wishes) {
+        if !wishes.may_return {
+            return;
+        }
         let mut settled = vec![false; board.seats.len()];
+        // From here on a group keeps to itself: what a preferred group could hold, but does not, must not
+        // make the others shuffle.
+        board.set_shares_within_groups();
         let mut goals = Goals::of(board, wishes);
         loop {
             let worth_trying = |at: usize, seat: &Seat| !settled[at] && goals.might_help(seat, wishes);
@@ -86,6 +92,7 @@ impl Moves {
                 Some(to) => {
                     self.shift(board, from, to);
                     settled.fill(false);
+                    board.set_shares_within_groups();
                     goals = Goals::of(board, wishes);
                 }
             }
@@ -109,7 +116,7 @@ impl Goals {
     }
 
     fn might_help(&self, seat: &Seat, wishes: &Wishes) -> bool {
-        let preferred = wishes.may_return && self.rank < seat.group.0;
+        let preferred = self.rank < seat.group.0;
         let fairer = wishes.follow_shares && self.deficit > 0 && seat.deficit() < 0;
         seat.open && (preferred || fairer)
     }
@@ -122,7 +129,7 @@ fn better_place(board: &mut Board, from: usize, wishes: &Wishes) -> Option<usize
     let deficit = board.seats[from].deficit();
     let to = board.best(|_, seat| {
         let fairer = wishes.follow_shares && seat.group == group && seat.deficit() > deficit;
-        let preferred = wishes.may_return && seat.group.0 < group.0;
+        let preferred = seat.group.0 < group.0;
         (fairer || preferred) && seat.room() > wishes.spare
     });
     let fine = to.is_some_and(|to| {

