@@ -52,7 +52,8 @@ struct State {
 #[derive(Debug)]
 struct Versions {
     newest: Version,
-    older: Vec<Version>,
+    /// Oldest first.
+    older: VecDeque<Version>,
 }
 
 #[derive(Clone, Debug)]
@@ -225,12 +226,12 @@ impl State {
                 let previous = versions.newest.value.clone();
                 let created = if previous.is_some() { versions.newest.created } else { revision };
                 let version = Version { value: value.clone(), created, revision };
-                versions.older.push(std::mem::replace(&mut versions.newest, version));
+                versions.older.push_back(std::mem::replace(&mut versions.newest, version));
                 Event::new(key, value, previous, created, revision)
             }
             None => {
                 let newest = Version { value: value.clone(), created: revision, revision };
-                self.keys.insert(key.clone(), Versions { newest, older: Vec::new() });
+                self.keys.insert(key.clone(), Versions { newest, older: VecDeque::new() });
                 Event::new(key, value, None, revision, revision)
             }
         }
@@ -262,19 +263,16 @@ impl State {
         self.history_bytes -= cost(&event);
         let Some(versions) = self.keys.get_mut(&*event.key) else { return };
         if versions.newest.revision <= self.compacted {
-            versions.older = Vec::new();
+            versions.older = VecDeque::new();
             if versions.newest.value.is_none() {
                 self.keys.remove(&*event.key);
             }
         } else {
             let visible = versions.older.partition_point(|version| version.revision <= self.compacted);
             versions.older.drain(..visible.saturating_sub(1));
-            if versions
-                .older
-                .first()
-                .is_some_and(|oldest| oldest.revision <= self.compacted && oldest.value.is_none())
-            {
-                versions.older.remove(0);
+            let forgotten = |oldest: &Version| oldest.revision <= self.compacted && oldest.value.is_none();
+            if versions.older.front().is_some_and(forgotten) {
+                versions.older.pop_front();
             }
         }
     }
@@ -284,7 +282,7 @@ impl Versions {
     /// A key without history.
     fn only(record: Record) -> (Key, Versions) {
         let Record { key, value, created, revision } = record;
-        (key, Versions { newest: Version { value: Some(value), created, revision }, older: Vec::new() })
+        (key, Versions { newest: Version { value: Some(value), created, revision }, older: VecDeque::new() })
     }
 
     /// The version that was newest at a revision.
@@ -305,4 +303,61 @@ impl Version {
 
 fn cost(event: &Event) -> usize {
     EVENT_BYTES + event.previous.as_ref().map_or(0, Bytes::len)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn put(mvcc: &Mvcc, key: &str, value: usize) {
+        let revision = mvcc.revision() + 1;
+        let value = Some(Bytes::from(vec![0; value]));
+        drop(mvcc.publish([Change { key: key.into(), value, revision }]));
+    }
+
+    #[test]
+    fn a_history_over_its_bound_forgets_its_oldest_and_tells_slow_watchers() {
+        let mvcc = Mvcc::load([], 1, 10_000);
+        let mut slow = mvcc.watch("/hot", 1).unwrap();
+        let mut quiet = mvcc.watch("/cold", 1).unwrap();
+        for _ in 0..100 {
+            put(&mvcc, "/hot", 1000);
+        }
+        let state = mvcc.state.read();
+        assert!(state.history_bytes <= 10_000);
+        assert!(state.keys["/hot"].older.len() < 10, "{} old versions", state.keys["/hot"].older.len());
+        assert_eq!(state.history.front().map(|event| event.revision), Some(state.compacted + 1));
+        drop(state);
+        let told = futures::executor::block_on(slow.next());
+        assert!(matches!(told, Err(StoreError::Lagged { position: 1, .. })), "{told:?}");
+        put(&mvcc, "/cold", 1);
+        assert_eq!(futures::executor::block_on(quiet.next()).unwrap().events.len(), 1);
+    }
+
+    #[test]
+    fn nothing_remains_of_a_deleted_key_after_compaction() {
+        let mvcc = Mvcc::load([], 1, 10_000);
+        put(&mvcc, "/a", 1);
+        put(&mvcc, "/a", 2);
+        let revision = mvcc.revision() + 1;
+        drop(mvcc.publish([Change { key: "/a".into(), value: None, revision }]));
+        assert_eq!(mvcc.state.read().keys.len(), 1, "older revisions can still be read");
+        mvcc.compact(revision).unwrap();
+        let state = mvcc.state.read();
+        assert_eq!((state.keys.len(), state.history.len(), state.history_bytes), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_catching_up_watcher_gets_its_events_in_bounded_batches() {
+        let mvcc = Mvcc::load([], 1, usize::MAX);
+        for _ in 0..2500 {
+            put(&mvcc, "/a", 1);
+        }
+        let mut watch = mvcc.watch("/", 1).unwrap();
+        let mut next = || futures::executor::block_on(watch.next()).unwrap();
+        let sizes: Vec<_> =
+            (0..3).map(|_| next()).map(|batch| (batch.events.len(), batch.revision)).collect();
+        assert_eq!(sizes, [(1000, 1001), (1000, 2001), (500, 2501)]);
+    }
 }

@@ -3,6 +3,8 @@
 //! The process is this test binary, started again for the ignored test [`writer`]. It numbers its writes and prints a
 //! line for each one that was acknowledged; whatever was printed must be found again.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

@@ -25,6 +25,8 @@ use crate::{Durability, Expect, Key, Record, StoreError};
 
 /// How many revisions are reserved on disk ahead of their use. Volatile writes cost one sync per half of it.
 const REVISION_BLOCK: u64 = 100_000;
+/// How long a small batch waits for the writers of the last one to come back. About a quarter of a sync.
+const GATHER: Duration = Duration::from_micros(100);
 /// Cleaning rests for so long after it failed, usually because the disk is full.
 const CLEANING_REST: Duration = Duration::from_secs(10);
 
@@ -40,6 +42,10 @@ pub(crate) struct Commit {
 #[derive(Debug)]
 struct Head {
     queue: Vec<Queued>,
+    /// While the log thread waits for a batch of this size to form; 0 when it does not.
+    gathering: usize,
+    /// The size of the last batch.
+    last_batch: usize,
     /// The newest state of every key that has a write under way.
     pending: HashMap<Key, Pending>,
     /// The next revision to hand out.
@@ -90,6 +96,8 @@ impl Commit {
     pub(crate) fn new(mvcc: Mvcc, reserved: u64, flush_interval: Duration) -> Self {
         let head = Head {
             queue: Vec::new(),
+            gathering: 0,
+            last_batch: 0,
             pending: HashMap::new(),
             next: mvcc.revision() + 1,
             reserved,
@@ -175,7 +183,7 @@ impl Commit {
         let (done, answer) = oneshot::channel();
         let entry = Entry { key, value, created, revision };
         head.queue.push(Queued::Write(Write { entry, durability, done }));
-        if head.queue.len() == 1 {
+        if head.queue.len() == 1 || head.queue.len() == head.gathering {
             self.work.notify_one();
         }
         Ok(Step::Wait(answer, (revision, current)))
@@ -265,6 +273,7 @@ impl Commit {
             }
             let flush = head.flush_at.is_some_and(|at| at <= Instant::now());
             if !may_wait || flush || head.wants_revisions || !head.queue.is_empty() {
+                self.gather(&mut head);
                 let queue = std::mem::take(&mut head.queue);
                 head.busy = !queue.is_empty();
                 let reserve = std::mem::take(&mut head.wants_revisions);
@@ -275,6 +284,20 @@ impl Commit {
                 None => self.work.wait(&mut head),
             }
         }
+    }
+}
+
+impl Commit {
+    /// Right after a batch was answered its writers are about to write again: without a short wait the first of them
+    /// would get a sync of its own and all others would wait for two. A lone writer never waits here.
+    fn gather(&self, head: &mut parking_lot::MutexGuard<'_, Head>) {
+        if !head.queue.is_empty() && head.queue.len() < head.last_batch {
+            head.gathering = head.last_batch;
+            let deadline = Instant::now() + GATHER;
+            while head.queue.len() < head.gathering && !self.work.wait_until(head, deadline).timed_out() {}
+            head.gathering = 0;
+        }
+        head.last_batch = head.queue.len();
     }
 }
 

@@ -1,5 +1,7 @@
 //! What happens to the files: crashes, damage, full disks, cleaning.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

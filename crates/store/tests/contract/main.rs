@@ -1,6 +1,8 @@
 //! One contract for all engines, written from the semantics that Kubernetes asks of its storage: what a client of
 //! the API may rely on for create, update, delete, list, paging and watch.
 
+#![allow(clippy::unwrap_used)]
+
 mod engines;
 mod model;
 mod reads;
