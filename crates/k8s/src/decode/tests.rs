@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -192,4 +193,69 @@ fn deep_nesting_is_refused_and_not_followed() {
     let text = "[".repeat(5_000);
     assert!(json(text.as_bytes(), None).is_err());
     assert!(yaml(text.as_bytes(), pod()).is_err());
+}
+
+/// JSON in which names and leaves often fit the type at hand, so that both good and bad bodies come up.
+fn body() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i32>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        Just(Value::from("1500m")),
+        Just(Value::from("2024-01-01T00:00:00Z")),
+        "[a-z]{0,4}".prop_map(Value::from),
+    ];
+    let name = prop_oneof![
+        Just("metadata"),
+        Just("spec"),
+        Just("template"),
+        Just("containers"),
+        Just("name"),
+        Just("labels"),
+        Just("ports"),
+        Just("containerPort"),
+        Just("resources"),
+        Just("limits"),
+        Just("livenessProbe"),
+        Just("httpGet"),
+        Just("port"),
+        Just("volumes"),
+        Just("hostNetwork"),
+        Just("creationTimestamp"),
+        Just("x"),
+    ];
+    leaf.prop_recursive(6, 60, 5, move |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::vec((name.clone(), inner), 0..5).prop_map(|fields| Value::Object(
+                fields.into_iter().map(|(k, v)| (k.to_owned(), v)).collect()
+            )),
+        ]
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_comes_out_goes_in_again_unchanged(body in body(), kind in prop_oneof![Just("Pod"), Just("Deployment")]) {
+        let type_ = type_of(if kind == "Pod" { "" } else { "apps" }, "v1", kind).unwrap();
+        if let Ok(first) = json(body.to_string().as_bytes(), Some(type_)) {
+            prop_assume!(first.value.is_object());
+            let second = value(first.value.clone(), type_).unwrap();
+            prop_assert_eq!(&second.value, &first.value);
+            prop_assert!(second.warnings.is_empty());
+            let mut once = first.value;
+            crate::defaults::apply(&mut once, type_, jiff::Timestamp::UNIX_EPOCH);
+            let mut twice = once.clone();
+            crate::defaults::apply(&mut twice, type_, jiff::Timestamp::UNIX_EPOCH);
+            prop_assert_eq!(twice, once);
+        }
+    }
+
+    #[test]
+    fn arbitrary_text_is_decoded_or_refused(text in ".{0,60}") {
+        let _ = json(text.as_bytes(), pod());
+        let _ = yaml(text.as_bytes(), pod());
+        let _ = yaml(text.as_bytes(), None);
+    }
 }
