@@ -1,6 +1,9 @@
 //! Discovery: which groups, versions and resources there are.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
+use serde_json::Value;
 use tombolo_k8s::discovery::{self, Row};
 
 use crate::http::body::Body;
@@ -9,7 +12,9 @@ use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
 
 pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
-    let rows: Vec<Row> = discovery::built_in().collect();
+    let app = call.app.clone();
+    let definitions = app.registry.definitions(&app).await?;
+    let rows = all_rows(&definitions);
     let document = match parts {
         ["api"] | ["apis"] if wants_aggregated(call) => {
             let document = discovery::aggregated(&rows, parts[0] == "api");
@@ -35,4 +40,16 @@ fn wants_aggregated(call: &Call) -> bool {
             && c.param("v") == Some("v2")
             && c.param("as") == Some("APIGroupDiscoveryList")
     })
+}
+
+/// Built-in rows first: upstream's order decides what an ambiguous name means.
+fn all_rows(definitions: &[Arc<Value>]) -> Vec<Row<'_>> {
+    let mut rows: Vec<Row<'_>> = Vec::new();
+    for row in discovery::built_in() {
+        rows.push(row);
+    }
+    for definition in definitions {
+        rows.extend(discovery::custom(definition));
+    }
+    rows
 }

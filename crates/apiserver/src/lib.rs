@@ -26,6 +26,7 @@ mod crd;
 mod discovery;
 mod http;
 mod kinds;
+mod kubelet;
 mod metrics;
 mod mirror;
 mod openapi;

@@ -22,7 +22,9 @@ use crate::http::listener::{self, ListenError, Listening};
 use crate::http::query::Query;
 use crate::http::route::{self, Target};
 use crate::http::status::{Failure, Result};
+use crate::kubelet::Kubelet;
 use crate::metrics::Metrics;
+use crate::pods::PodConnector;
 use crate::registry::Registry;
 use crate::routes;
 
@@ -46,7 +48,8 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     pub stop: CancellationToken,
     pub tracker: TaskTracker,
-    pub addresses: crate::kinds::services::Addresses,
+    pub pods: Arc<dyn PodConnector>,
+    pub kubelet: Arc<Kubelet>,
     reads: Semaphore,
     writes: Semaphore,
 }
@@ -54,6 +57,24 @@ pub struct App {
 impl App {
     pub async fn get(&self, key: &str) -> Result<Option<Record>> {
         self.store.get(key).await.map_err(|e| self.store_failure(e))
+    }
+
+    /// A built-in object, parsed.
+    pub async fn object(
+        &self,
+        group: &str,
+        version: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<serde_json::Value>> {
+        let resource = self.registry.built_in.find(group, version, plural).expect("asked for a built-in kind");
+        match self.get(&resource.key(namespace, name)).await? {
+            Some(record) => {
+                resource.decode(&record.value, record.revision).map(Some).map_err(Failure::internal)
+            }
+            None => Ok(None),
+        }
     }
 
     pub fn store_failure(&self, error: StoreError) -> Failure {
@@ -86,6 +107,8 @@ pub struct Call {
     pub query: Query,
     pub headers: HeaderMap,
     pub user: Arc<Identity>,
+    /// Claims on addresses and ports, to be given back if the write is lost.
+    pub claims: Vec<String>,
     /// Shown to the client as `Warning` headers.
     pub warnings: Vec<String>,
     /// Present when the connection can be taken over (exec, tunnels).
@@ -93,6 +116,23 @@ pub struct Call {
 }
 
 impl Call {
+    /// A request that the server makes of itself.
+    pub fn internal(app: &Arc<App>, target: Target) -> Self {
+        Self {
+            app: app.clone(),
+            method: Method::GET,
+            path: String::new(),
+            raw_query: String::new(),
+            target,
+            query: Query::default(),
+            headers: HeaderMap::new(),
+            user: Arc::new(Identity::system("system:apiserver")),
+            claims: Vec::new(),
+            warnings: Vec::new(),
+            upgrade: None,
+        }
+    }
+
     pub fn accept(&self) -> Option<&str> {
         self.header(header::ACCEPT)
     }
@@ -123,10 +163,12 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let store = config.store.clone();
         let keys = Keys::open(&*store).await?;
+        let kubelet = Arc::new(Kubelet::new(&keys)?);
         let app = Arc::new(App {
+            pods: config.pods.clone().unwrap_or_else(|| kubelet.clone()),
+            kubelet,
             registry: Registry::new(),
             access: auth::Access::new(&keys, &config)?,
-            addresses: crate::kinds::services::Addresses::new(&config),
             metrics: Metrics::new(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
@@ -230,6 +272,7 @@ impl Server {
             query,
             headers: parts.headers,
             user: identity.clone().unwrap_or_default(),
+            claims: Vec::new(),
             warnings: Vec::new(),
             upgrade,
         };

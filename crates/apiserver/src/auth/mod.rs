@@ -2,6 +2,10 @@
 
 mod access;
 pub mod identity;
+pub mod jwt;
+pub mod node;
+pub mod rbac;
+pub mod tokens;
 pub mod x509;
 
 pub use access::Access;

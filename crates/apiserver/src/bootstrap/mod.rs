@@ -2,3 +2,4 @@
 
 pub mod keys;
 pub mod objects;
+pub mod roles;

@@ -10,8 +10,10 @@ pub mod services;
 
 use serde_json::Value;
 
+use crate::crd::lifecycle;
 use crate::http::status::Result;
-use crate::registry::resource::Resource;
+use crate::registry::resource::{Resource, Shared};
+use crate::registry::schema::Schema;
 use crate::registry::update::Part;
 use crate::registry::write;
 use crate::server::Call;
@@ -91,18 +93,34 @@ pub fn marked(resource: &Resource, object: &mut Value) {
     if resource.is("", "namespaces") {
         namespaces::terminating(object);
     }
+    if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        lifecycle::terminating(object);
+    }
 }
 
-pub async fn prepare_create(call: &mut Call, resource: &Resource, object: &mut Value) -> Result<()> {
+/// A delete begins: what must happen first is written down as finalizers.
+pub fn before_delete(resource: &Resource, object: &mut Value) {
+    if resource.is("apiextensions.k8s.io", "customresourcedefinitions") && !write::is_deleting(object) {
+        lifecycle::hold_for_cleanup(object);
+    }
+}
+
+pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Value) -> Result<()> {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_create(object),
         ("", "pods") => pods::prepare_create(object),
         ("", "persistentvolumes" | "persistentvolumeclaims") => {
             object["status"] = serde_json::json!({"phase": "Pending"});
         }
+        ("apiextensions.k8s.io", "customresourcedefinitions") => {
+            let app = call.app.clone();
+            lifecycle::settle(object, &*app.registry.custom(&app).await?);
+        }
         _ => {}
     }
-    let _ = call;
+    if let Schema::Custom(custom) = &resource.schema {
+        lifecycle::check_creatable(resource, custom.terminating)?;
+    }
     Ok(())
 }
 
@@ -113,10 +131,13 @@ pub async fn prepare_update(
     object: &mut Value,
     old: &Value,
 ) -> Result<()> {
-    let _ = call;
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_update(part, object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
+        ("apiextensions.k8s.io", "customresourcedefinitions") if part == Part::Main => {
+            let app = call.app.clone();
+            lifecycle::settle(object, &*app.registry.custom(&app).await?);
+        }
         _ => {}
     }
     Ok(())
@@ -136,11 +157,32 @@ pub async fn allocate(
     Ok(())
 }
 
-pub async fn created(_call: &mut Call, _resource: &Resource, _object: &Value, _revision: u64) {}
+/// A create is in the store.
+pub async fn created(call: &mut Call, resource: &Resource, _object: &Value, _revision: u64) {
+    let _ = resource;
+    call.claims.clear();
+}
 
-/// A create was prepared but lost: what it was given is free again.
-pub async fn abandoned(_call: &mut Call, _resource: &Resource, _object: &Value) {}
+/// A write was prepared but lost: what it was given is free again.
+pub async fn abandoned(call: &mut Call) {
+    let claims = std::mem::take(&mut call.claims);
+    if !claims.is_empty() {
+        services::release(&call.app.clone(), claims).await;
+    }
+}
 
-pub async fn updated(_call: &mut Call, _resource: &Resource, _old: &Value, _new: &Value, _revision: u64) {}
+pub async fn updated(call: &mut Call, resource: &Resource, old: &Value, new: &Value, _revision: u64) {
+    call.claims.clear();
+    if resource.is("", "services") {
+        services::freed(&call.app.clone(), old, Some(new)).await;
+    }
+    if resource.is("apiextensions.k8s.io", "customresourcedefinitions") && lifecycle::needs_cleanup(new) {
+        lifecycle::spawn_cleanup(&call.app, new);
+    }
+}
 
-pub async fn deleted(_call: &mut Call, _resource: &Resource, _object: &Value, _revision: u64) {}
+pub async fn deleted(call: &mut Call, resource: &Resource, object: &Value, _revision: u64) {
+    if resource.is("", "services") {
+        services::freed(&call.app.clone(), object, None).await;
+    }
+}

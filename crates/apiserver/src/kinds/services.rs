@@ -1,19 +1,379 @@
 //! Services: cluster addresses and node ports.
+//!
+//! An address or port is taken by writing a claim that must not exist yet: an `IPAddress` object for addresses, a
+//! record of the `system` tenant for ports. Two replicas over one store can therefore never hand out the same one. A
+//! claim whose Service does not exist (a crash between the two writes) is taken over when it is next
+//! tried.
 
-use serde_json::Value;
+use std::collections::BTreeSet;
+use std::net::Ipv4Addr;
 
-use crate::config::Config;
-use crate::http::status::Result;
-use crate::server::Call;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tombolo_k8s::field::{ErrorKind, FieldError};
+use tombolo_store::{Durability, Expect, StoreError};
 
-pub struct Addresses {}
+use crate::http::status::{Failure, Result};
+use crate::registry::write;
+use crate::server::{App, Call};
 
-impl Addresses {
-    pub fn new(_config: &Config) -> Self {
-        Self {}
+const PORTS: &str = "/system/nodeports/";
+/// How many random picks are tried before the whole range is walked.
+const PICKS: usize = 32;
+
+pub fn claim_labels() -> Value {
+    json!({"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"})
+}
+
+/// What a Service holds, by its spec.
+#[derive(Default, PartialEq, Eq)]
+struct Holdings {
+    addresses: BTreeSet<String>,
+    ports: BTreeSet<u16>,
+}
+
+impl Holdings {
+    fn of(service: &Value) -> Self {
+        let texts = |pointer: &str| -> BTreeSet<String> {
+            let list = service.pointer(pointer).and_then(Value::as_array);
+            let texts = list.into_iter().flatten().filter_map(Value::as_str);
+            texts.filter(|t| !t.is_empty() && *t != "None").map(str::to_owned).collect()
+        };
+        let ports = service.pointer("/spec/ports").and_then(Value::as_array);
+        let mut ports: BTreeSet<u16> =
+            ports.into_iter().flatten().filter_map(|p| p["nodePort"].as_u64()).map(|p| p as u16).collect();
+        ports.extend(service.pointer("/spec/healthCheckNodePort").and_then(Value::as_u64).map(|p| p as u16));
+        ports.remove(&0);
+        Self { addresses: texts("/spec/clusterIPs"), ports }
     }
 }
 
-pub async fn allocate(_call: &mut Call, _object: &mut Value, _old: Option<&Value>, _dry_run: bool) -> Result<()> {
+fn kind(service: &Value) -> &str {
+    match write::text(service, "/spec/type") {
+        "" => "ClusterIP",
+        kind => kind,
+    }
+}
+
+fn owner(service: &Value) -> String {
+    format!("{}/{}", write::text(service, "/metadata/namespace"), write::name_of(service))
+}
+
+/// Fills in addresses and ports, claims them, and remembers the claims on the call so that a lost write gives them back.
+pub async fn allocate(call: &mut Call, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<()> {
+    let app = call.app.clone();
+    if !service["spec"].is_object() {
+        service["spec"] = json!({});
+    }
+    carry_over(service, old);
+    let held = old.map(Holdings::of).unwrap_or_default();
+    let mut claimed = Claims::default();
+    let result = fill(&app, service, &held, &mut claimed, dry_run).await;
+    match result {
+        Ok(()) => {
+            call.claims.extend(claimed.0);
+            Ok(())
+        }
+        Err(failure) => {
+            release(&app, claimed.0).await;
+            Err(failure)
+        }
+    }
+}
+
+/// A client that updates without repeating what it was given keeps it.
+fn carry_over(service: &mut Value, old: Option<&Value>) {
+    let Some(old) = old else { return };
+    let (new_kind, old_kind) = (kind(service).to_owned(), kind(old));
+    if new_kind != "ExternalName" && old_kind != "ExternalName" {
+        for key in ["clusterIP", "clusterIPs"] {
+            let missing = service["spec"].get(key).is_none_or(|v| v.is_null() || v == "" || *v == json!([]));
+            if missing && let Some(value) = old["spec"].get(key) {
+                service["spec"][key] = value.clone();
+            }
+        }
+    }
+    if matches!(new_kind.as_str(), "NodePort" | "LoadBalancer") && matches!(old_kind, "NodePort" | "LoadBalancer") {
+        let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+        for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            if port["nodePort"].as_u64().unwrap_or(0) == 0
+                && let Some(same) = old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
+                && let Some(number) = same["nodePort"].as_u64().filter(|n| *n > 0)
+            {
+                port["nodePort"] = number.into();
+            }
+        }
+    }
+}
+
+async fn fill(app: &App, service: &mut Value, held: &Holdings, claimed: &mut Claims, dry_run: bool) -> Result<()> {
+    let kind = kind(service).to_owned();
+    let owner = owner(service);
+    if kind == "ExternalName" {
+        if let Some(spec) = service["spec"].as_object_mut() {
+            for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+                spec.remove(key);
+            }
+        }
+        return Ok(());
+    }
+    let asked = match write::text(service, "/spec/clusterIP") {
+        "" => write::text(service, "/spec/clusterIPs/0").to_owned(),
+        text => text.to_owned(),
+    };
+    let address = match asked.as_str() {
+        "None" => "None".to_owned(),
+        "" => claim_any_address(app, &owner, claimed, dry_run).await?,
+        text if held.addresses.contains(text) => text.to_owned(),
+        text => {
+            claim_address(app, service, text, &owner, claimed, dry_run).await?;
+            text.to_owned()
+        }
+    };
+    let spec = &mut service["spec"];
+    spec["clusterIP"] = address.as_str().into();
+    spec["clusterIPs"] = json!([address]);
+    spec["ipFamilies"] = json!(["IPv4"]);
+    if spec["ipFamilyPolicy"].as_str().is_none_or(|p| p == "PreferDualStack") {
+        spec["ipFamilyPolicy"] = "SingleStack".into();
+    }
+    let wants_ports = kind == "NodePort"
+        || (kind == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"].as_bool().unwrap_or(true));
+    let count = spec["ports"].as_array().map_or(0, Vec::len);
+    let mut mine: BTreeSet<(u16, String)> = BTreeSet::new();
+    for index in 0..count {
+        let given = service["spec"]["ports"][index]["nodePort"].as_u64().unwrap_or(0) as u16;
+        if kind == "ClusterIP" {
+            if let Some(port) = service["spec"]["ports"][index].as_object_mut() {
+                port.remove("nodePort");
+            }
+            continue;
+        }
+        let protocol = service["spec"]["ports"][index]["protocol"].as_str().unwrap_or("TCP").to_owned();
+        let number = match given {
+            0 if !wants_ports => continue,
+            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
+            given if held.ports.contains(&given) || mine.iter().any(|(p, _)| *p == given) => given,
+            given => {
+                claim_port(app, service, index, given, &owner, claimed, dry_run).await?;
+                given
+            }
+        };
+        mine.insert((number, protocol));
+        service["spec"]["ports"][index]["nodePort"] = number.into();
+    }
+    if kind == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local" {
+        let given = service["spec"]["healthCheckNodePort"].as_u64().unwrap_or(0) as u16;
+        let number = match given {
+            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
+            given if held.ports.contains(&given) => given,
+            given => {
+                claim_port(app, service, 0, given, &owner, claimed, dry_run).await?;
+                given
+            }
+        };
+        service["spec"]["healthCheckNodePort"] = number.into();
+    }
     Ok(())
+}
+
+/// Store keys of claims made for a write that is not yet done.
+#[derive(Default)]
+struct Claims(Vec<String>);
+
+async fn claim_any_address(app: &App, owner: &str, claimed: &mut Claims, dry_run: bool) -> Result<String> {
+    let cidr = app.config.service_cidr;
+    // The first address is the API server's own, the last is left alone.
+    let (first, last) = (2, cidr.size() - 2);
+    let count = last - first + 1;
+    let start = (app.random() % u64::from(count)) as u32;
+    let picks = (0..PICKS).map(|_| (app.random() % u64::from(count)) as u32);
+    for offset in picks.chain((0..count).map(|i| (start + i) % count)) {
+        let address = cidr.nth(first + offset).to_string();
+        if claim(app, &address_key(app, &address), || address_claim(app, &address, owner), owner, claimed, dry_run).await? {
+            return Ok(address);
+        }
+    }
+    Err(Failure::internal(format!("failed to allocate a serviceIP: range {cidr} is full")))
+}
+
+async fn claim_address(
+    app: &App,
+    service: &Value,
+    address: &str,
+    owner: &str,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<()> {
+    let cidr = app.config.service_cidr;
+    let refuse = |detail: String| {
+        let error = FieldError {
+            kind: ErrorKind::Invalid,
+            path: "spec.clusterIPs".into(),
+            value: json!([address]).to_string(),
+            detail,
+        };
+        Failure::invalid("", "Service", write::name_of(service), &[error])
+    };
+    let inside = address.parse::<Ipv4Addr>().ok().and_then(|a| cidr.index(a));
+    match inside {
+        None => return Err(refuse(format!("failed to allocate IP {address}: the provided network does not match the current range"))),
+        Some(index) if index == 0 || index == cidr.size() - 1 => {
+            return Err(refuse(format!("failed to allocate IP {address}: the provided IP is not in the valid range")));
+        }
+        Some(_) => {}
+    }
+    if claim(app, &address_key(app, address), || address_claim(app, address, owner), owner, claimed, dry_run).await? {
+        return Ok(());
+    }
+    Err(refuse(format!("failed to allocate IP {address}: provided IP is already allocated")))
+}
+
+async fn claim_any_port(app: &App, owner: &str, claimed: &mut Claims, dry_run: bool) -> Result<u16> {
+    let (first, last) = (*app.config.node_ports.start(), *app.config.node_ports.end());
+    let count = u64::from(last - first) + 1;
+    let start = app.random() % count;
+    let picks = (0..PICKS).map(|_| app.random() % count);
+    for offset in picks.chain((0..count).map(|i| (start + i) % count)) {
+        let port = first + offset as u16;
+        if claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await? {
+            return Ok(port);
+        }
+    }
+    Err(Failure::internal("failed to allocate a nodePort: range is full"))
+}
+
+async fn claim_port(
+    app: &App,
+    service: &Value,
+    index: usize,
+    port: u16,
+    owner: &str,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<()> {
+    let refuse = |detail: String| {
+        let path = format!("spec.ports[{index}].nodePort");
+        let error = FieldError::invalid(path, &port.into(), detail);
+        Failure::invalid("", "Service", write::name_of(service), &[error])
+    };
+    let range = &app.config.node_ports;
+    if !range.contains(&port) {
+        return Err(refuse(format!(
+            "provided port is not in the valid range. The range of valid ports is {}-{}",
+            range.start(),
+            range.end()
+        )));
+    }
+    if claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await? {
+        return Ok(());
+    }
+    Err(refuse("provided port is already allocated".into()))
+}
+
+fn address_key(app: &App, address: &str) -> String {
+    let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
+    row.expect("the tables hold IPAddress").key("", address)
+}
+
+fn address_claim(app: &App, address: &str, owner: &str) -> Bytes {
+    let (namespace, name) = owner.split_once('/').unwrap_or(("", owner));
+    let object = json!({
+        "metadata": {
+            "name": address, "labels": claim_labels(), "uid": uuid::Uuid::new_v4().to_string(), "generation": 1,
+            "creationTimestamp": write::now(),
+        },
+        "spec": {"parentRef": {"group": "", "resource": "services", "namespace": namespace, "name": name}},
+    });
+    let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
+    row.expect("the tables hold IPAddress").encode(&object)
+}
+
+fn port_claim(owner: &str) -> Bytes {
+    Bytes::from(owner.to_owned())
+}
+
+/// Whether the claim is now ours. One that belongs to a Service that does not hold it is taken over.
+async fn claim(
+    app: &App,
+    key: &str,
+    value: impl FnOnce() -> Bytes,
+    owner: &str,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<bool> {
+    if dry_run {
+        return Ok(app.get(key).await?.is_none());
+    }
+    let value = value();
+    match app.store.put(key, value.clone(), Expect::Absent, Durability::Durable).await {
+        Ok(_) => {}
+        Err(StoreError::Conflict { current: Some(current), .. }) => {
+            let holder = holder(app, key, &current.value);
+            if holder == owner || holds(app, key, &holder).await? {
+                return Ok(false);
+            }
+            // Left behind by a crash. A Service that is being written right now would lose its claim here, so
+            // only its own next write or a claim older than any request may take it.
+            if !is_old(app, key, &current.value) {
+                return Ok(false);
+            }
+            match app.store.put(key, value, Expect::Revision(current.revision), Durability::Durable).await {
+                Ok(_) => {}
+                Err(StoreError::Conflict { .. }) => return Ok(false),
+                Err(error) => return Err(app.store_failure(error)),
+            }
+        }
+        Err(StoreError::Conflict { .. }) => return Ok(false),
+        Err(error) => return Err(app.store_failure(error)),
+    }
+    claimed.0.push(key.to_owned());
+    Ok(true)
+}
+
+fn holder(app: &App, key: &str, value: &[u8]) -> String {
+    if key.starts_with(PORTS) {
+        return String::from_utf8_lossy(value).into_owned();
+    }
+    let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
+    let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
+    let parent = &object["spec"]["parentRef"];
+    format!("{}/{}", parent["namespace"].as_str().unwrap_or_default(), parent["name"].as_str().unwrap_or_default())
+}
+
+fn is_old(app: &App, key: &str, value: &[u8]) -> bool {
+    if key.starts_with(PORTS) {
+        return true;
+    }
+    let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
+    let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
+    let made = write::text(&object, "/metadata/creationTimestamp").parse::<jiff::Timestamp>();
+    made.is_ok_and(|t| t.as_second() + 60 < jiff::Timestamp::now().as_second())
+}
+
+async fn holds(app: &App, key: &str, holder: &str) -> Result<bool> {
+    let Some((namespace, name)) = holder.split_once('/') else { return Ok(false) };
+    let Some(service) = app.object("", "v1", "services", namespace, name).await? else { return Ok(false) };
+    let holdings = Holdings::of(&service);
+    let last = key.rsplit('/').next().unwrap_or_default();
+    Ok(holdings.addresses.contains(last) || last.parse().is_ok_and(|p| holdings.ports.contains(&p)))
+}
+
+/// Gives claims back.
+pub async fn release(app: &App, keys: Vec<String>) {
+    for key in keys {
+        if let Err(error) = app.store.delete(&key, Expect::Any, Durability::Durable).await
+            && !matches!(error, StoreError::Conflict { .. })
+        {
+            tracing::warn!(key, %error, "cannot give back a service address or port");
+        }
+    }
+}
+
+/// Gives back what a Service no longer holds.
+pub async fn freed(app: &App, old: &Value, new: Option<&Value>) {
+    let (before, after) = (Holdings::of(old), new.map(Holdings::of).unwrap_or_default());
+    let mut keys: Vec<String> = before.addresses.difference(&after.addresses).map(|a| address_key(app, a)).collect();
+    keys.extend(before.ports.difference(&after.ports).map(|p| format!("{PORTS}{p}")));
+    release(app, keys).await;
 }

@@ -44,19 +44,15 @@ fn resource(row: &'static resources::Resource) -> Resource {
         group: row.group.into(),
         version: row.version.into(),
         plural: row.plural.into(),
-        singular: row.singular.into(),
         kind: row.kind.into(),
         list_kind: row.list_kind.into(),
         namespaced: row.namespaced,
         verbs: row.verbs.to_vec(),
-        short_names: row.short_names.iter().map(|s| (*s).into()).collect(),
-        categories: row.categories.iter().map(|s| (*s).into()).collect(),
         subresources: row
             .subresources
             .iter()
             .map(|s| Subresource {
                 name: s.name.into(),
-                kind: (s.group.into(), s.version.into(), s.kind.into()),
                 verbs: s.verbs.to_vec(),
             })
             .collect(),

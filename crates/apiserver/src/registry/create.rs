@@ -88,10 +88,11 @@ async fn create_as(
                 kinds::created(call, resource, &stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::CREATED });
             }
-            None if generated && attempt + 1 < NAME_TRIES => {}
             None => {
-                kinds::abandoned(call, resource, &stored).await;
-                return Err(resource.already_exists(&name));
+                kinds::abandoned(call).await;
+                if !generated || attempt + 1 == NAME_TRIES {
+                    return Err(resource.already_exists(&name));
+                }
             }
         }
     }

@@ -133,6 +133,7 @@ pub async fn delete(
         admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old), options.dry_run).await?;
         let mut new = old.clone();
         set_finalizers(resource, &mut new, options);
+        kinds::before_delete(resource, &mut new);
         let grace = kinds::grace_period(resource, &old, options.grace);
         let deleting = write::is_deleting(&old);
         let held = !write::finalizers(&new).is_empty() || kinds::holds(resource, &new);

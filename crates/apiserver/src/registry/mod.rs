@@ -17,30 +17,49 @@ pub mod update;
 pub mod watch;
 pub mod write;
 
-use http::Response;
+use std::sync::Arc;
 
+use http::Response;
+use serde_json::Value;
+
+use crate::crd::{self, Definitions};
 use crate::http::body::Body;
 use crate::http::status::{Failure, Result};
+use crate::mirror::Mirror;
 use crate::server::{App, Call};
 use builtin::BuiltIn;
 use resource::Shared;
 
 pub struct Registry {
     pub built_in: BuiltIn,
+    custom: Mirror<Definitions>,
 }
 
 impl Registry {
     pub fn new() -> Self {
-        Self { built_in: BuiltIn::new() }
+        Self { built_in: BuiltIn::new(), custom: Mirror::new(Definitions::default(), [crd::source()]) }
     }
 
     /// The CustomResourceDefinitions that are served.
-    pub async fn definitions(&self, _app: &App) -> Result<Vec<std::sync::Arc<serde_json::Value>>> {
-        Ok(Vec::new())
+    pub async fn definitions(&self, app: &App) -> Result<Vec<Arc<Value>>> {
+        Ok(self.custom(app).await?.served())
     }
 
-    pub async fn find(&self, _app: &App, group: &str, version: &str, plural: &str) -> Result<Option<Shared>> {
-        Ok(self.built_in.find(group, version, plural).cloned())
+    /// The index of definitions, fresh.
+    pub async fn custom(&self, app: &App) -> Result<parking_lot::RwLockReadGuard<'_, Definitions>> {
+        self.custom.fresh(&*app.store).await.map_err(|e| app.store_failure(e))
+    }
+
+    pub async fn find(&self, app: &App, group: &str, version: &str, plural: &str) -> Result<Option<Shared>> {
+        if let Some(row) = self.built_in.find(group, version, plural) {
+            return Ok(Some(row.clone()));
+        }
+        Ok(self.custom(app).await?.find(group, version, plural))
+    }
+
+    /// The served versions of a custom kind.
+    pub async fn rows_of(&self, app: &App, group: &str, plural: &str) -> Result<Vec<Shared>> {
+        Ok(self.custom(app).await?.versions(group, plural))
     }
 }
 
@@ -66,10 +85,10 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         "get" => read::handle(call, &resource).await,
         "list" => list::handle(call, &resource).await,
         "watch" => watch::handle(call, &resource).await,
-        "create" => match crate::subresource::virtual_kind(call, &resource) {
-            true => crate::subresource::create_virtual(call, &resource, body).await,
-            false => create::handle(call, &resource, body).await,
-        },
+        "create" if crate::subresource::is_virtual(&resource) => {
+            crate::subresource::create_virtual(call, &resource, body).await
+        }
+        "create" => create::handle(call, &resource, body).await,
         "update" => update::handle(call, &resource, body).await,
         "patch" => patch::handle(call, &resource, body).await,
         "delete" => delete::handle(call, &resource, body).await,

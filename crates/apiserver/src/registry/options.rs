@@ -190,6 +190,10 @@ impl Filter {
 }
 
 impl Filter {
+    pub fn everything() -> Self {
+        Self { everything: true, ..Self::default() }
+    }
+
     /// Exactly the object of this name.
     pub fn named(name: &str) -> Self {
         let test = FieldTest { field: FieldName::Name, equal: true, value: name.to_owned() };

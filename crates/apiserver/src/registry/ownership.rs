@@ -119,3 +119,9 @@ pub fn apply(
         }
     }
 }
+
+/// The configuration of an apply to `scale`.
+pub fn read_scale(bytes: &[u8]) -> Result<Value> {
+    let decoded = decode::yaml(bytes, None).map_err(|e| Failure::bad_request(format!("error decoding YAML: {e}")))?;
+    Ok(decoded.value)
+}

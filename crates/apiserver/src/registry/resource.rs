@@ -6,7 +6,7 @@ use serde_json::Value;
 use tombolo_store::Durability;
 
 use super::schema::Schema;
-use crate::http::status::{Failure, qualified};
+use crate::http::status::Failure;
 use crate::record::{self, Damaged, Record};
 
 /// The tenant segment of every key. One API server serves one tenant today; keys are ready for more.
@@ -18,13 +18,10 @@ pub struct Resource {
     pub group: String,
     pub version: String,
     pub plural: String,
-    pub singular: String,
     pub kind: String,
     pub list_kind: String,
     pub namespaced: bool,
     pub verbs: Vec<&'static str>,
-    pub short_names: Vec<String>,
-    pub categories: Vec<String>,
     pub subresources: Vec<Subresource>,
     pub schema: Schema,
     pub rules: Rules,
@@ -55,8 +52,6 @@ pub struct Conversion {
 #[derive(Debug, Clone)]
 pub struct Subresource {
     pub name: String,
-    /// Kind of its bodies: group, version, kind.
-    pub kind: (String, String, String),
     pub verbs: Vec<&'static str>,
 }
 
@@ -83,10 +78,6 @@ pub struct Rules {
 impl Resource {
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
-    }
-
-    pub fn qualified(&self) -> String {
-        qualified(&self.group, &self.plural)
     }
 
     pub fn is(&self, group: &str, plural: &str) -> bool {

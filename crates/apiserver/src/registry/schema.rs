@@ -48,7 +48,7 @@ impl Schema {
 
     pub fn default(&self, object: &mut Value) {
         match self {
-            Self::BuiltIn(row) => crate::seam::default(row, object),
+            Self::BuiltIn(row) => tombolo_k8s::defaults::apply(object, row.type_(), jiff::Timestamp::now()),
             Self::Custom(custom) => custom.default(object),
         }
     }

@@ -103,7 +103,7 @@ pub async fn change(
         resource.schema.default(&mut new);
         kinds::prepare_update(call, resource, part, &mut new, &old).await?;
         admission::admit(call, resource, Operation::Update(part), &mut new, Some(&old), options.dry_run).await?;
-        if resource.rules.generation && part != Part::Status && spec_changed(&new, &old) {
+        if resource.rules.generation && part != Part::Status && spec_changed(resource, &new, &old) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             metadata(&mut new).insert("generation".into(), (generation + 1).into());
         }
@@ -139,6 +139,7 @@ pub async fn change(
             kinds::updated(call, resource, &old_stored, &new_stored, revision).await;
             return Ok(Written { value, revision, code: StatusCode::OK });
         }
+        kinds::abandoned(call).await;
     }
     Err(resource.conflict(&name, "too many concurrent writers; try again"))
 }
@@ -272,8 +273,9 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
 }
 
 /// Whether anything changed that the generation counts: all but metadata and status.
-fn spec_changed(new: &Value, old: &Value) -> bool {
-    let counts = |key: &str| !matches!(key, "metadata" | "status" | "apiVersion" | "kind");
+fn spec_changed(resource: &Shared, new: &Value, old: &Value) -> bool {
+    let whole = resource.schema.is_custom() && !resource.has_status();
+    let counts = |key: &str| !matches!(key, "metadata" | "apiVersion" | "kind") && (whole || key != "status");
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     new.iter().filter(|(k, _)| counts(k)).any(|(k, v)| old.get(k) != Some(v))
         || old.keys().filter(|k| counts(k)).any(|k| !new.contains_key(k))

@@ -1,5 +1,11 @@
 //! What hangs below objects: status, scale, logs, and the kinds that are questions rather than objects.
 
+mod binding;
+mod connect;
+mod reviews;
+mod scale;
+mod token;
+
 use http::Response;
 
 use crate::http::body::Body;
@@ -16,20 +22,28 @@ pub async fn dispatch(call: &mut Call, resource: &Shared, body: Body) -> Result<
         return Err(Failure::method_not_allowed(&resource.group, &resource.plural, verb));
     }
     match name.as_str() {
-        "status" | "finalize" => match verb {
+        "status" | "finalize" | "approval" | "ephemeralcontainers" | "resize" => match verb {
             "get" => read::handle(call, resource).await,
             "update" => update::handle(call, resource, body).await,
             _ => patch::handle(call, resource, body).await,
         },
+        "scale" => scale::handle(call, resource, body).await,
+        "binding" => binding::bind(call, resource, body).await,
+        "eviction" => binding::evict(call, resource, body).await,
+        "token" => token::create(call, resource, body).await,
+        "log" | "exec" | "attach" | "portforward" | "proxy" => connect::handle(call, resource, body).await,
         _ => Err(Failure::no_such_path()),
     }
 }
 
 /// Kinds that are never stored: a create is a question and its answer.
-pub fn virtual_kind(_call: &Call, resource: &Shared) -> bool {
+pub fn is_virtual(resource: &Shared) -> bool {
     !resource.verbs.contains(&"get")
 }
 
-pub async fn create_virtual(_call: &mut Call, _resource: &Shared, _body: Body) -> Result<Response<Body>> {
-    Err(Failure::no_such_path())
+pub async fn create_virtual(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
+    if resource.is("", "bindings") {
+        return binding::bind(call, resource, body).await;
+    }
+    reviews::answer(call, resource, body).await
 }

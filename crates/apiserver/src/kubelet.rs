@@ -1,0 +1,204 @@
+//! The way to pods when nothing else is configured: the kubelet API on the pod's node.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use http::HeaderMap;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use serde_json::Value;
+use tokio::net::TcpStream;
+
+use crate::bootstrap::keys::{KeyError, Keys};
+use crate::pods::{ConnectError, PodConnector, PodStream, Upstream};
+use crate::registry::write;
+
+const PORT: u16 = 10250;
+
+/// Dials kubelets with a client certificate of its own.
+pub struct Kubelet {
+    connector: tokio_rustls::TlsConnector,
+}
+
+impl Kubelet {
+    pub fn new(keys: &Keys) -> Result<Self, KeyError> {
+        let client = keys.client_certificate("kube-apiserver-kubelet-client", &["system:masters"])?;
+        let damaged = |e: &dyn std::fmt::Display| KeyError::Damaged(e.to_string());
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let chain = CertificateDer::pem_slice_iter(client.certificate.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|e| damaged(&e))?;
+        let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).map_err(|e| damaged(&e))?;
+        let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| damaged(&e))?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyKubelet(provider)))
+            .with_client_auth_cert(chain, key)
+            .map_err(|e| damaged(&e))?;
+        Ok(Self { connector: Arc::new(config).into() })
+    }
+
+    pub async fn to_node(
+        &self,
+        node: &Value,
+        port: Option<&str>,
+        path_and_query: String,
+    ) -> Result<Upstream, ConnectError> {
+        let addresses = node.pointer("/status/addresses").and_then(Value::as_array);
+        let of_kind = |kind: &str| {
+            let found = addresses.into_iter().flatten().find(|a| a["type"] == kind)?;
+            found["address"].as_str()
+        };
+        let name = write::name_of(node);
+        let Some(address) = of_kind("InternalIP").or_else(|| of_kind("ExternalIP")).or_else(|| of_kind("Hostname"))
+        else {
+            return Err(ConnectError::Unreachable(format!("node {name} has no address yet")));
+        };
+        let own = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
+        let port = port.and_then(|p| p.parse().ok()).or(own.map(|p| p as u16)).unwrap_or(PORT);
+        let unreachable = |e: std::io::Error| {
+            ConnectError::Unreachable(format!("cannot reach node {name} at {address}:{port}: {e}"))
+        };
+        let stream = TcpStream::connect((address, port)).await.map_err(unreachable)?;
+        let server = ServerName::try_from(address.to_owned())
+            .map_err(|e| ConnectError::Unreachable(format!("node {name} has the address {address}: {e}")))?;
+        let stream = self.connector.connect(server, stream).await.map_err(unreachable)?;
+        Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
+    }
+}
+
+/// A plain connection to an address inside the cluster.
+pub async fn plain(address: &str, port: u16, path_and_query: String) -> Result<Upstream, ConnectError> {
+    let stream = TcpStream::connect((address, port))
+        .await
+        .map_err(|e| ConnectError::Unreachable(format!("cannot reach {address}:{port}: {e}")))?;
+    Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
+}
+
+#[async_trait]
+impl PodConnector for Kubelet {
+    async fn connect(&self, request: PodStream) -> Result<Upstream, ConnectError> {
+        let name = write::name_of(&request.pod).to_owned();
+        if request.subresource == "proxy" {
+            return to_pod(&request).await;
+        }
+        let Some(node) = &request.node else {
+            return Err(ConnectError::BadRequest(format!("pod {name} does not have a host assigned")));
+        };
+        self.to_node(node, None, kubelet_path(&request)).await
+    }
+}
+
+/// The path of the kubelet API for a pod's subresource.
+pub fn kubelet_path(request: &PodStream) -> String {
+    let name = write::name_of(&request.pod);
+    let namespace = &request.namespace;
+    let query = crate::http::query::Query::parse(&request.query);
+    let container = query.get("container").unwrap_or_default();
+    let mut pairs: Vec<String> = Vec::new();
+    for pair in request.query.split('&').filter(|p| !p.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let renamed = match (request.subresource.as_str(), key) {
+            (_, "container") => continue,
+            // The kubelet has its own names for the streams of exec and attach.
+            ("exec" | "attach", "stdin") => "input",
+            ("exec" | "attach", "stdout") => "output",
+            ("exec" | "attach", "stderr") => "error",
+            (_, key) => key,
+        };
+        let value = match (request.subresource.as_str(), key, value) {
+            ("exec" | "attach", "stdin" | "stdout" | "stderr" | "tty", "true") => "1",
+            ("exec" | "attach", "stdin" | "stdout" | "stderr" | "tty", "false") => continue,
+            (_, _, value) => value,
+        };
+        pairs.push(format!("{renamed}={value}"));
+    }
+    let path = match request.subresource.as_str() {
+        "log" => format!("/containerLogs/{namespace}/{name}/{container}"),
+        "portforward" => format!("/portForward/{namespace}/{name}"),
+        other => format!("/{other}/{namespace}/{name}/{container}"),
+    };
+    if pairs.is_empty() { path } else { format!("{path}?{}", pairs.join("&")) }
+}
+
+/// A pod's own port. The connector's path begins with `:port` when the client named one.
+async fn to_pod(request: &PodStream) -> Result<Upstream, ConnectError> {
+    let name = write::name_of(&request.pod);
+    let address = write::text(&request.pod, "/status/podIP");
+    if address.is_empty() {
+        return Err(ConnectError::Unreachable(format!("pod {name} has no address yet")));
+    }
+    let (port, path) = match request.path.strip_prefix(':').and_then(|rest| rest.split_once('/')) {
+        Some((port, path)) => (port.parse().ok(), format!("/{path}")),
+        None => (None, request.path.clone()),
+    };
+    let first = request.pod.pointer("/spec/containers/0/ports/0/containerPort").and_then(Value::as_u64);
+    let port = port.or(first.map(|p| p as u16)).unwrap_or(80);
+    let query = if request.query.is_empty() { String::new() } else { format!("?{}", request.query) };
+    plain(address, port, format!("{path}{query}")).await
+}
+
+/// Kubelets serve certificates they signed themselves; upstream does not check them by default either. The client
+/// certificate keeps strangers out, and the address comes from the node's own authenticated status.
+#[derive(Debug)]
+struct AnyKubelet(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for AnyKubelet {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &rustls::DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn queries_are_written_the_kubelet_s_way() {
+        let request = |subresource: &str, query: &str| PodStream {
+            namespace: "ns".into(),
+            pod: json!({"metadata": {"name": "p"}}),
+            node: None,
+            subresource: subresource.into(),
+            query: query.into(),
+            path: String::new(),
+            user: crate::Identity::default(),
+        };
+        let path = kubelet_path(&request("exec", "container=c&command=ls&stdin=true&stdout=true&tty=false"));
+        assert_eq!(path, "/exec/ns/p/c?command=ls&input=1&output=1");
+        assert_eq!(kubelet_path(&request("log", "container=c&follow=true")), "/containerLogs/ns/p/c?follow=true");
+        assert_eq!(kubelet_path(&request("portforward", "ports=80")), "/portForward/ns/p?ports=80");
+    }
+}
