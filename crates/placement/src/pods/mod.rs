@@ -16,6 +16,8 @@ mod topology;
 mod types;
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 mod tests;
 
 pub use cluster::Cluster;

@@ -49,6 +49,9 @@ pub(super) struct Board<'a> {
 /// Compared in order; the greatest is the best seat.
 pub(super) type Urgency = (bool, Reverse<(u32, bool)>, Reverse<usize>, (bool, i128), i64, Reverse<usize>);
 
+/// Compared in order; the least is the first to go.
+pub(super) type Worth = (u8, Reverse<(u32, bool)>, i128, bool, i64, Reverse<usize>);
+
 impl Seat {
     pub fn new(
         open: bool,
@@ -153,7 +156,7 @@ impl<'a> Board<'a> {
     }
 
     /// How dispensable a replica here is; the least is taken first when there are too many.
-    pub fn worth(&self, at: usize) -> (u8, Reverse<(u32, bool)>, i128, bool, i64, Reverse<usize>) {
+    pub fn worth(&self, at: usize) -> Worth {
         let seat = &self.seats[at];
         let class = match (seat.open, seat.then) {
             (true, _) => 2,
