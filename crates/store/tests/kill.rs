@@ -172,7 +172,7 @@ fn check(folder: &std::path::Path, round: u64, known: &HashMap<String, Known>, h
         }
     }
     // Closing cleanly every other time covers both ways to start.
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         runtime.block_on(store.close()).unwrap();
     }
 }
