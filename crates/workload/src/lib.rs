@@ -2,6 +2,9 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod catalog;
+pub mod certificate;
+pub mod cleanup;
+pub mod cronjob;
 pub mod daemonset;
 pub mod deployment;
 pub mod endpoints;

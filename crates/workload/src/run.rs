@@ -1,6 +1,9 @@
 //! Which controllers run, and with what.
 
 use crate::{
+    certificate::Certificates,
+    cleanup::{FinishedJobs, PodGarbage},
+    cronjob::CronJobs,
     daemonset::DaemonSets,
     deployment::Deployments,
     endpoints::EndpointSlices,
@@ -13,6 +16,7 @@ use crate::{
     service_account::{RootCa, ServiceAccounts},
     shell::{Controller, Engine},
     statefulset::StatefulSets,
+    volume::Volumes,
 };
 use kube::Client;
 use std::{collections::BTreeSet, sync::Arc};
@@ -111,6 +115,11 @@ pub async fn run(client: Client, options: Options) {
             Name::Job => controllers.push(Arc::new(Jobs)),
             Name::StatefulSet => controllers.push(Arc::new(StatefulSets)),
             Name::NodeLifecycle => controllers.push(Arc::new(NodeLifecycle::default())),
+            Name::CronJob => controllers.push(Arc::new(CronJobs)),
+            Name::PodGarbage => controllers.push(Arc::new(PodGarbage)),
+            Name::TtlAfterFinished => controllers.push(Arc::new(FinishedJobs)),
+            Name::CertificateSigning => controllers.push(Arc::new(Certificates { ca: options.signer.clone() })),
+            Name::Volume => controllers.push(Arc::new(Volumes { dir: options.volume_dir.clone() })),
             Name::ReplicaSet => controllers.push(Arc::new(ReplicaSets)),
             Name::GarbageCollection => controllers.push(Arc::new(Garbage::default())),
             Name::Namespace => controllers.push(Arc::new(Namespaces)),
@@ -121,7 +130,6 @@ pub async fn run(client: Client, options: Options) {
                     controllers.push(Arc::new(RootCa { ca }));
                 }
             }
-            _ => {}
         }
     }
     Engine::new(client, controllers).run(options.shutdown).await;

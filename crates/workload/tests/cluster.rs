@@ -116,8 +116,11 @@ async fn a_deleted_namespace_goes_with_all_its_content() -> Result<()> {
     eventually("2 pods", async || Ok(pods.list(&ListParams::default()).await?.items.len() == 2)).await?;
     let namespaces: Api<Namespace> = Api::all(site.client.clone());
     namespaces.delete(&ns, &DeleteParams::default()).await?;
-    eventually("the namespace is gone", async || Ok(namespaces.get_opt(&ns).await?.is_none())).await?;
-    Ok(())
+    let gone = eventually("the namespace is gone", async || Ok(namespaces.get_opt(&ns).await?.is_none())).await;
+    if gone.is_err() {
+        eprintln!("{}", site.kubectl(&ns, &["get", "namespace", &ns, "-o", "yaml"])?);
+    }
+    gone
 }
 
 #[tokio::test]

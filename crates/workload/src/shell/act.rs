@@ -51,6 +51,13 @@ impl ActError {
         self.code() == 409
     }
 
+    pub fn is_namespace_terminating(&self) -> bool {
+        let Self::Request { source, .. } = self else { return false };
+        let kube::Error::Api(status) = source.as_ref() else { return false };
+        let causes = status.details.iter().flat_map(|details| &details.causes);
+        status.code == 403 && causes.into_iter().any(|cause| cause.reason == "NamespaceTerminating")
+    }
+
     pub fn is_not_found(&self) -> bool {
         self.code() == 404
     }
@@ -143,6 +150,8 @@ impl Shell {
                     Err(error) if error.is_conflict() => {
                         tracing::debug!(resource = %resource.plural, namespace, %error, "exists already");
                     }
+                    // Nothing new may be made there, and nothing is needed any more.
+                    Err(error) if error.is_namespace_terminating() => {}
                     Err(error) => {
                         if let Some(announce) = announce {
                             let message = format!("Error creating: {}", error.reason());

@@ -1,0 +1,52 @@
+//! What is approved without a person: nodes joining with a token, and nodes renewing for themselves.
+
+use super::{
+    SignerName, check,
+    sign::{Subject, subject},
+};
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+
+#[derive(Debug, PartialEq)]
+pub enum Approval {
+    Yes(&'static str),
+    /// Not yet: the node has not said which addresses are its own.
+    Later,
+    /// Somebody else decides.
+    NotOurs,
+}
+
+pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Option<&Node>) -> Approval {
+    let user = request.spec.username.as_deref().unwrap_or_default();
+    let member = |group: &str| request.spec.groups.iter().flatten().any(|g| g == group);
+    let Ok(subject) = subject(request) else { return Approval::NotOurs };
+    if check(request, signer).is_err() {
+        return Approval::NotOurs;
+    }
+    let own = user == subject.common_name && member("system:nodes");
+    match signer {
+        SignerName::KubeletClient if own => {
+            Approval::Yes("The node renews its own client certificate.")
+        }
+        SignerName::KubeletClient if member("system:bootstrappers") => {
+            Approval::Yes("A node joins with a bootstrap token.")
+        }
+        SignerName::KubeletServing if own => match node {
+            Some(node) if owns(node, &subject) => Approval::Yes("The node asks for a certificate for its own addresses."),
+            _ => Approval::Later,
+        },
+        _ => Approval::NotOurs,
+    }
+}
+
+/// Every name in the request is the node's name or one of its addresses.
+fn owns(node: &Node, subject: &Subject) -> bool {
+    let addresses: Vec<&str> = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten())
+        .map(|address| address.address.as_str())
+        .collect();
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let dns = subject.dns_names.iter().all(|dns| dns == name || addresses.contains(&dns.as_str()));
+    dns && subject.addresses.iter().all(|ip| addresses.iter().any(|known| known.parse() == Ok(*ip)))
+}
