@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tombolo_store::{Record, Store, StoreError};
 
+use crate::admission;
 use crate::auth::{self, Identity};
 use crate::bootstrap;
 use crate::bootstrap::keys::{KeyError, Keys, PemPair};
@@ -24,6 +25,7 @@ use crate::http::route::{self, Target};
 use crate::http::status::{Failure, Result};
 use crate::kubelet::Kubelet;
 use crate::metrics::Metrics;
+use crate::mirror::Mirror;
 use crate::pods::PodConnector;
 use crate::registry::Registry;
 use crate::routes;
@@ -45,6 +47,7 @@ pub struct App {
     pub keys: Keys,
     pub registry: Registry,
     pub access: auth::Access,
+    pub policies: Mirror<admission::Policies>,
     pub metrics: Arc<Metrics>,
     pub stop: CancellationToken,
     pub tracker: TaskTracker,
@@ -168,6 +171,7 @@ impl Server {
             pods: config.pods.clone().unwrap_or_else(|| kubelet.clone()),
             kubelet,
             registry: Registry::new(),
+            policies: Mirror::new(admission::Policies::default(), admission::sources()),
             access: auth::Access::new(&keys, &config)?,
             metrics: Metrics::new(),
             stop: CancellationToken::new(),

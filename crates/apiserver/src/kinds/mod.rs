@@ -3,6 +3,7 @@
 //! Every function here is a hook of the generic write path; most kinds need none of them.
 
 pub mod autoscaling;
+pub mod certificates;
 pub mod events;
 pub mod namespaces;
 pub mod pods;
@@ -109,6 +110,9 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_create(object),
         ("", "pods") => pods::prepare_create(object),
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            certificates::prepare_create(object, &call.user);
+        }
         ("", "persistentvolumes" | "persistentvolumeclaims") => {
             object["status"] = serde_json::json!({"phase": "Pending"});
         }
@@ -134,6 +138,9 @@ pub async fn prepare_update(
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_update(part, object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            certificates::prepare_update(part, object, old);
+        }
         ("apiextensions.k8s.io", "customresourcedefinitions") if part == Part::Main => {
             let app = call.app.clone();
             lifecycle::settle(object, &*app.registry.custom(&app).await?);

@@ -10,6 +10,21 @@ pub fn prepare_create(object: &mut Value) {
 }
 
 pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
+    match part {
+        Part::Other("ephemeralcontainers") => {
+            let containers = object.pointer("/spec/ephemeralContainers").cloned();
+            let managed = object["metadata"]["managedFields"].clone();
+            *object = old.clone();
+            if !managed.is_null() {
+                object["metadata"]["managedFields"] = managed;
+            }
+            if let Some(containers) = containers {
+                object["spec"]["ephemeralContainers"] = containers;
+            }
+        }
+        Part::Other("resize") => resize(object, old),
+        _ => {}
+    }
     if part == Part::Status {
         // The owner of a pod's life is its deletion, not its status.
         if let Some(class) = old.pointer("/status/qosClass")
@@ -17,6 +32,26 @@ pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
         {
             object["status"]["qosClass"] = class.clone();
         }
+    }
+}
+
+/// Only what containers ask for changes, and how they take it.
+fn resize(object: &mut Value, old: &Value) {
+    let proposed = std::mem::replace(object, old.clone());
+    for list in ["containers", "initContainers"] {
+        let new = proposed["spec"][list].as_array().cloned().unwrap_or_default();
+        for container in object["spec"][list].as_array_mut().into_iter().flatten() {
+            let Some(wanted) = new.iter().find(|c| c["name"] == container["name"]) else { continue };
+            for key in ["resources", "resizePolicy"] {
+                if let Some(value) = wanted.get(key) {
+                    container[key] = value.clone();
+                }
+            }
+        }
+    }
+    let managed = &proposed["metadata"]["managedFields"];
+    if !managed.is_null() {
+        object["metadata"]["managedFields"] = managed.clone();
     }
 }
 

@@ -140,7 +140,7 @@ fn set_system_metadata(resource: &Resource, object: &mut Value) {
         metadata.insert("generation".into(), 1.into());
     }
     if resource.has_status() && kinds::drops_status(resource) {
-        object.as_object_mut().map(|map| map.remove("status"));
+        resource.schema.clear_status(object);
     }
 }
 

@@ -38,6 +38,17 @@ impl Schema {
         }
     }
 
+    /// Drops what a client says about the status of a new object.
+    pub fn clear_status(&self, object: &mut Value) {
+        let Some(map) = object.as_object_mut() else { return };
+        let always = matches!(self, Self::BuiltIn(row) if row.type_().field("status").is_some_and(|f| f.required));
+        if always {
+            map.insert("status".into(), json!({}));
+        } else {
+            map.remove("status");
+        }
+    }
+
     /// Which maps and lists are owned piece by piece.
     pub fn topology(&self) -> tombolo_k8s::apply::Schema<'_> {
         match self {
