@@ -18,7 +18,7 @@ use crate::schema::{Field, Shape, TYPES, Type};
 /// Fills in defaults of a decoded object of a built-in kind.
 pub fn apply(value: &mut Value, type_: &'static Type, now: Timestamp) {
     if let Value::Object(object) = value
-        && let Some(index) = TYPES.iter().position(|t| std::ptr::eq(t, type_))
+        && let Ok(index) = TYPES.binary_search_by(|t| t.name.cmp(type_.name))
     {
         walk(object, index, now);
     }

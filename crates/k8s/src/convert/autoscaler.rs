@@ -228,7 +228,7 @@ fn to_new(metric: &Value, kinds: &[(&str, Fields)], measure: &str) -> Value {
         for (name, path) in *fields {
             let zero_beside_average = *name == "targetValue" && source.get("averageValue").is_some();
             let Some(value) =
-                source.get(*name).filter(|v| !v.is_null() && !(zero_beside_average && *v == "0"))
+                source.get(*name).filter(|v| !(v.is_null() || zero_beside_average && *v == "0"))
             else {
                 continue;
             };

@@ -18,9 +18,8 @@ pub fn time(text: &str) -> Result<Value, String> {
 
 /// Microseconds, exactly six digits, UTC; the zero time is null.
 pub fn micro_time(text: &str) -> Result<Value, String> {
-    let fraction: usize = text.get(19..).map_or(0, |rest| {
-        if rest.starts_with('.') { rest[1..].bytes().take_while(u8::is_ascii_digit).count() } else { 0 }
-    });
+    let fraction = text.get(19..).and_then(|rest| rest.strip_prefix('.'));
+    let fraction = fraction.map_or(0, |digits| digits.bytes().take_while(u8::is_ascii_digit).count());
     let at = parse(text, RFC3339_MICRO)?;
     if fraction != 6 {
         let rest = text.get(19..).unwrap_or_default();

@@ -259,3 +259,20 @@ proptest! {
         let _ = yaml(text.as_bytes(), None);
     }
 }
+
+/// What a real kube-apiserver has written is what we would write: decoding and defaulting leave it alone.
+#[test]
+fn objects_from_a_real_server_are_left_as_they_are() {
+    let cases: Vec<Value> = serde_json::from_str(include_str!("../../data/rows_observed.json")).unwrap();
+    for object in cases.iter().map(|c| &c["object"]) {
+        let api_version = object["apiVersion"].as_str().unwrap();
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let type_ = type_of(group, version, object["kind"].as_str().unwrap()).unwrap();
+        let decoded = json(object.to_string().as_bytes(), Some(type_)).unwrap();
+        assert_eq!(decoded.value, *object);
+        assert!(decoded.warnings.is_empty(), "{:?}", decoded.warnings);
+        let mut defaulted = decoded.value;
+        crate::defaults::apply(&mut defaulted, type_, jiff::Timestamp::UNIX_EPOCH);
+        assert_eq!(defaulted, *object);
+    }
+}
