@@ -26,8 +26,8 @@
 //!    error that tells it to list again. No watcher can slow a writer: there is no per-watcher queue at all,
 //!    watchers read the shared history, and one that falls out of it is told [`StoreError::Lagged`].
 //! 5. A range is a snapshot: all its records are from the one revision it names.
-//! 6. An error other than [`StoreError::Unavailable`] means that the write did not happen; after `Unavailable`
-//!    it may have happened.
+//! 6. A write that failed did not happen, with two exceptions in which nobody can know: [`StoreError::Unavailable`] (it
+//!    may have happened), and [`StoreError::Io`] if the machine crashes before the disk recovers.
 //!
 //! # How a caller uses it
 //!

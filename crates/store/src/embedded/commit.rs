@@ -203,8 +203,20 @@ impl Head {
     }
 }
 
+/// Leaves no writer waiting for a log thread that is gone, even if it panicked.
+struct HangUp<'a>(&'a Commit);
+
+impl Drop for HangUp<'_> {
+    fn drop(&mut self) {
+        let mut head = self.0.head.lock();
+        head.stop = true;
+        head.queue.clear();
+    }
+}
+
 /// The log thread. Runs until [`Commit::stop`] and returns how the log was closed.
 pub(crate) fn run(commit: &Arc<Commit>, mut log: Log) -> Result<(), StoreError> {
+    let _guard = HangUp(commit);
     let mut cleaning_rests_until: Option<Instant> = None;
     loop {
         let rests = cleaning_rests_until.is_some_and(|until| Instant::now() < until);

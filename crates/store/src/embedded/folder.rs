@@ -42,7 +42,7 @@ pub(crate) struct Place {
 
 /// Takes the folder for this process, for as long as the returned file is open. Creates it if it is missing.
 pub(crate) fn lock(folder: &Path) -> Result<File, StoreError> {
-    fs::create_dir_all(folder).map_err(|source| error("create", folder, source))?;
+    create_folder(folder)?;
     let path = folder.join("LOCK");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.map_err(|source| error("open", &path, source))?;
@@ -51,6 +51,20 @@ pub(crate) fn lock(folder: &Path) -> Result<File, StoreError> {
         Err(TryLockError::WouldBlock) => Err(StoreError::Locked { path: folder.to_owned() }),
         Err(TryLockError::Error(source)) => Err(error("lock", &path, source)),
     }
+}
+
+/// Creates a folder and those above it, durably: a log in a folder that a power loss takes away is no log.
+fn create_folder(folder: &Path) -> Result<(), StoreError> {
+    let missing = folder.ancestors().take_while(|path| !path.as_os_str().is_empty() && !path.exists());
+    let missing: Vec<_> = missing.collect();
+    fs::create_dir_all(folder).map_err(|source| error("create", folder, source))?;
+    for created in missing {
+        match created.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => sync_folder(parent)?,
+            _ => sync_folder(Path::new("."))?,
+        }
+    }
+    Ok(())
 }
 
 pub(crate) fn segment_path(folder: &Path, id: u64) -> PathBuf {
