@@ -13,7 +13,9 @@ fn main() {
         ["openapi-v2"] => openapi::v2(&[]),
         ["openapi-index"] => openapi::v3_index(&openapi::v3_hashes(&[])),
         _ => {
-            eprintln!("usage: documents <discovery api|apis, openapi-v3 GROUP VERSION, openapi-v2, openapi-index>");
+            eprintln!(
+                "usage: documents <discovery api|apis, openapi-v3 GROUP VERSION, openapi-v2, openapi-index>"
+            );
             std::process::exit(2);
         }
     };
