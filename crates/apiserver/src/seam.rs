@@ -1,6 +1,6 @@
 //! Calls into the Kubernetes tables, in one place.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tombolo_k8s::crd;
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::resources::Resource;
@@ -15,15 +15,4 @@ pub fn validate(row: &'static Resource, object: &Value, old: Option<(&Value, &st
         };
     }
     Vec::new()
-}
-
-pub fn columns(_row: &'static Resource) -> Value {
-    json!([
-        {"name": "Name", "type": "string", "format": "name", "description": "Name", "priority": 0},
-        {"name": "Created At", "type": "date", "format": "", "description": "Created", "priority": 0},
-    ])
-}
-
-pub fn cells(_row: &'static Resource, object: &Value, _now: i64) -> Value {
-    json!([object.pointer("/metadata/name"), object.pointer("/metadata/creationTimestamp")])
 }

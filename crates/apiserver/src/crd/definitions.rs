@@ -133,7 +133,7 @@ fn rows(object: &Value) -> Vec<Shared> {
                 shape: shape(version, &fields),
                 fields,
                 canonical: row.version == storage,
-                conversion: None,
+                stored: None,
             }))
         })
         .collect()
@@ -151,11 +151,11 @@ fn fields(version: &Value) -> Vec<SelectableField> {
         .collect()
 }
 
-/// Names the rules of a version: equal rules, equal number. Never 1, which is the built-in kinds'.
+/// Names the rules of a version: equal rules, equal number. Never 1 or 2, which are the built-in kinds'.
 fn shape(version: &Value, fields: &[SelectableField]) -> u32 {
     let names: Vec<&str> = fields.iter().map(|f| f.name.as_str()).collect();
     let text = format!("{}{names:?}", version["schema"]);
     let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let bytes: [u8; 4] = digest.as_ref()[..4].try_into().expect("a digest has more than four bytes");
-    u32::from_le_bytes(bytes) | 2
+    u32::from_le_bytes(bytes) | 4
 }

@@ -1,6 +1,5 @@
 //! Custom resources: definitions become rows of the same registry.
 
-mod columns;
 mod definitions;
 pub mod lifecycle;
 
@@ -10,17 +9,18 @@ use serde_json::Value;
 use tombolo_k8s::apply;
 use tombolo_k8s::crd::Custom;
 use tombolo_k8s::field::FieldError;
+use tombolo_k8s::tables::Printer;
 use tombolo_k8s::validate;
 
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
-use columns::Column;
 
 /// One version of a definition: its schema, columns and scale paths.
 #[derive(Debug)]
 pub struct CustomSchema {
     custom: Option<Custom>,
-    columns: Vec<Column>,
+    /// `additionalPrinterColumns`.
+    columns: Option<Value>,
     /// JSON pointers to the replicas in spec and status, and to the selector.
     scale: Option<(String, String, Option<String>)>,
     /// The definition is going away: nothing new may be created.
@@ -38,7 +38,7 @@ impl CustomSchema {
         };
         let scale = pointer("specReplicasPath").zip(pointer("statusReplicasPath"));
         let scale = scale.map(|(spec, status)| (spec, status, pointer("labelSelectorPath")));
-        Self { custom, columns: columns::of(version), scale, terminating }
+        Self { custom, columns: version.get("additionalPrinterColumns").cloned(), scale, terminating }
     }
 
     /// Removes what the schema does not know; says what was removed in the words of strict validation.
@@ -75,11 +75,7 @@ impl CustomSchema {
         self.scale.clone()
     }
 
-    pub fn columns(&self) -> Value {
-        columns::definitions(&self.columns)
-    }
-
-    pub fn cells(&self, object: &Value, now: i64) -> Vec<Value> {
-        columns::cells(&self.columns, object, now)
+    pub fn printer(&self) -> Printer {
+        Printer::custom(self.columns.as_ref())
     }
 }

@@ -2,9 +2,7 @@
 //!
 //! Every function here is a hook of the generic write path; most kinds need none of them.
 
-pub mod autoscaling;
 pub mod certificates;
-pub mod events;
 pub mod namespaces;
 pub mod pods;
 pub mod services;

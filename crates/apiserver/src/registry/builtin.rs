@@ -3,10 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tombolo_k8s::convert;
 use tombolo_k8s::resources::{self, Deletion, RESOURCES};
 use tombolo_store::Durability;
 
-use super::resource::{Conversion, Resource, Rules, SelectableField, Shared, Subresource, TENANT};
+use super::resource::{Resource, Rules, SelectableField, Shared, StoredForm, Subresource, TENANT};
 use super::schema::Schema;
 use crate::record;
 
@@ -38,7 +39,7 @@ impl BuiltIn {
 }
 
 fn resource(row: &'static resources::Resource) -> Resource {
-    let (home, conversion) = home(row);
+    let stored = stored_form(row);
     let api_version = row.api_version();
     Resource {
         group: row.group.into(),
@@ -63,13 +64,14 @@ fn resource(row: &'static resources::Resource) -> Resource {
             generation: row.generation,
             orphan_by_default: row.deletion == Deletion::Orphan,
         },
-        place: place(home, row.plural),
+        place: place(stored.as_ref().map_or(row.group, |s| s.group), row.plural),
         durability: if row.volatile { Durability::Volatile } else { Durability::Durable },
         prefix: record::prefix(&api_version, row.kind),
         fields: row.fields.iter().map(|name| selectable(name)).collect(),
-        shape: 1,
-        canonical: conversion.is_none(),
-        conversion,
+        // Selectable fields are kept as the stored form names them.
+        shape: if stored.is_some() { 2 } else { 1 },
+        canonical: stored.is_none(),
+        stored,
     }
 }
 
@@ -78,16 +80,14 @@ pub fn place(group: &str, plural: &str) -> String {
     format!("/{TENANT}/{group}/{plural}/")
 }
 
-/// Where a kind is kept, and how it is turned into and out of that form: some kinds are served by two groups or
-/// versions but stored once.
-fn home(row: &'static resources::Resource) -> (&'static str, Option<&'static Conversion>) {
-    match (row.group, row.version, row.plural) {
-        ("events.k8s.io", _, "events") => ("", Some(&crate::kinds::events::CONVERSION)),
-        ("autoscaling", "v1", "horizontalpodautoscalers") => {
-            (row.group, Some(&crate::kinds::autoscaling::CONVERSION))
-        }
-        _ => (row.group, None),
+/// The form in which a kind is kept when that is not the one this row serves.
+fn stored_form(row: &'static resources::Resource) -> Option<StoredForm> {
+    let (group, version) = convert::storage_version(row.group, row.kind)?;
+    if (group, version) == (row.group, row.version) {
+        return None;
     }
+    let home = resources::by_kind(group, version, row.kind)?;
+    Some(StoredForm { group, version, row: Arc::new(resource(home)) })
 }
 
 fn selectable(name: &'static str) -> SelectableField {

@@ -1,7 +1,9 @@
 //! From a stored record to what the client asked for.
 
 use http::{Response, StatusCode};
+use jiff::Timestamp;
 use serde_json::{Value, json};
+use tombolo_k8s::tables::{Include, Printer};
 
 use super::resource::Shared;
 use crate::http::body::Body;
@@ -14,30 +16,27 @@ use crate::record::Record;
 pub struct Form {
     output: Output,
     resource: Shared,
-    include: Include,
-    /// Objects are parsed before they are shown: the kind's rules or version differ from the stored ones.
-    now: i64,
+    table: Option<Table>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Include {
-    None,
-    Metadata,
-    Object,
+struct Table {
+    printer: Printer,
+    include: Include,
+    now: Timestamp,
 }
 
 impl Form {
     pub fn new(output: Output, resource: &Shared, query: &Query) -> Self {
-        let include = match query.get("includeObject") {
-            Some("None") => Include::None,
-            Some("Object") => Include::Object,
-            _ => Include::Metadata,
-        };
-        Self { output, resource: resource.clone(), include, now: jiff::Timestamp::now().as_second() }
+        let table = matches!(output, Output::Table(_)).then(|| Table {
+            printer: resource.schema.printer(),
+            include: Include::parse(query.get("includeObject")).unwrap_or(Include::Metadata),
+            now: Timestamp::now(),
+        });
+        Self { output, resource: resource.clone(), table }
     }
 
     pub fn columns(&self) -> Value {
-        self.resource.schema.columns(&self.resource)
+        self.table.as_ref().map_or(Value::Null, |t| t.printer.definitions())
     }
 
     /// Appends one object, in the form that stands in a list of its kind.
@@ -54,21 +53,8 @@ impl Form {
             }
             Output::Metadata(_) => record.render_metadata_into(out, revision),
             Output::Table(_) => {
-                let Ok(object) = resource.decode(value, revision) else { return };
-                out.extend_from_slice(b"{\"cells\":");
-                write(out, &resource.schema.cells(resource, &object, self.now));
-                match self.include {
-                    Include::None => {}
-                    Include::Metadata => {
-                        out.extend_from_slice(b",\"object\":");
-                        record.render_metadata_into(out, revision);
-                    }
-                    Include::Object => {
-                        out.extend_from_slice(b",\"object\":");
-                        write(out, &object);
-                    }
-                }
-                out.push(b'}');
+                let (Ok(object), Some(table)) = (resource.decode(value, revision), &self.table) else { return };
+                write(out, &table.printer.row(&object, table.include, table.now));
             }
         }
     }

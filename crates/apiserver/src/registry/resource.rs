@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tombolo_k8s::convert;
 use tombolo_store::Durability;
 
 use super::schema::Schema;
@@ -37,16 +38,16 @@ pub struct Resource {
     /// The version in which watch events are rendered once for all watchers.
     pub canonical: bool,
     /// Set when objects are stored in the form of another group or version.
-    pub conversion: Option<&'static Conversion>,
+    pub stored: Option<StoredForm>,
 }
 
-/// Both ways between the served and the stored form of a kind that is served in two forms.
+/// The group and version in which a kind is kept that is also served in another.
 #[derive(Debug)]
-pub struct Conversion {
-    /// `apiVersion` of the stored form.
-    pub stored_version: &'static str,
-    pub to_stored: fn(&mut Value),
-    pub from_stored: fn(&mut Value),
+pub struct StoredForm {
+    pub group: &'static str,
+    pub version: &'static str,
+    /// The row that serves that form.
+    pub row: Shared,
 }
 
 #[derive(Debug, Clone)]
@@ -116,17 +117,23 @@ impl Resource {
         if self.namespaced { rest.split_once('/').unwrap_or(("", rest)) } else { ("", rest) }
     }
 
+    /// Encodes an object in its stored form.
     pub fn encode(&self, object: &Value) -> bytes::Bytes {
+        if let Some(form) = &self.stored {
+            return form.row.encode(object);
+        }
         let fields: Vec<String> = self.fields.iter().map(|f| f.value(self, object)).collect();
         record::encode(object, self.shape, &fields)
     }
 
     pub fn decode(&self, value: &[u8], revision: u64) -> Result<Value, Damaged> {
         let record = Record::read(value)?;
-        let mut object = record.parse(&self.prefix, revision)?;
-        if let Some(conversion) = self.conversion {
-            (conversion.from_stored)(&mut object);
-        }
+        let mut object = match &self.stored {
+            None => record.parse(&self.prefix, revision)?,
+            Some(form) => {
+                convert::convert(record.parse(&form.row.prefix, revision)?, &self.group, &self.version)
+            }
+        };
         if record.shape != self.shape {
             self.schema.read(&mut object);
         }
@@ -134,11 +141,11 @@ impl Resource {
     }
 
     /// The form in which an object is kept.
-    pub fn to_stored(&self, mut object: Value) -> Value {
-        if let Some(conversion) = self.conversion {
-            (conversion.to_stored)(&mut object);
+    pub fn to_stored(&self, object: Value) -> Value {
+        match &self.stored {
+            None => object,
+            Some(form) => convert::convert(object, form.group, form.version),
         }
-        object
     }
 
     pub fn not_found(&self, name: &str) -> Failure {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::resources;
+use tombolo_k8s::tables::Printer;
 
 use super::resource::Resource;
 use super::update::Part;
@@ -24,7 +25,7 @@ impl Schema {
     /// Whether a stored record can be shown as it is.
     pub fn copies(&self, resource: &Resource, shape: u32) -> bool {
         match self {
-            Self::BuiltIn(_) => resource.conversion.is_none(),
+            Self::BuiltIn(_) => resource.stored.is_none(),
             Self::Custom(_) => shape == resource.shape,
         }
     }
@@ -71,17 +72,11 @@ impl Schema {
         }
     }
 
-    pub fn columns(&self, _resource: &Resource) -> Value {
+    /// How objects are shown as rows.
+    pub fn printer(&self) -> Printer {
         match self {
-            Self::BuiltIn(row) => crate::seam::columns(row),
-            Self::Custom(custom) => custom.columns(),
-        }
-    }
-
-    pub fn cells(&self, _resource: &Resource, object: &Value, now: i64) -> Value {
-        match self {
-            Self::BuiltIn(row) => crate::seam::cells(row, object, now),
-            Self::Custom(custom) => json!(custom.cells(object, now)),
+            Self::BuiltIn(row) => Printer::built_in(row.group, row.plural),
+            Self::Custom(custom) => custom.printer(),
         }
     }
 }
