@@ -11,6 +11,8 @@ pub mod endpoints;
 pub mod garbage;
 pub mod job;
 mod meta;
+#[cfg(test)]
+mod model;
 pub mod namespace;
 pub mod node;
 mod pod;

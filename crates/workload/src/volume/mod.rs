@@ -11,7 +11,7 @@ mod reclaim;
 mod tests;
 
 pub use bind::{Snapshot, plan};
-pub use reclaim::{claim_in_use, plan_volume};
+pub use reclaim::plan_volume;
 
 use crate::{
     meta, pod,

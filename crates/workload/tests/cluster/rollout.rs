@@ -1,10 +1,7 @@
-//! Every controller against a real kube-apiserver on which the matching upstream controller does not run.
+//! Deployments, what is left of them, and where their pods go.
 
-mod control_plane;
-mod fixture;
-
+use crate::fixture::{Site, eventually};
 use anyhow::Result;
-use fixture::{Site, eventually};
 use k8s_openapi::api::{
     apps::v1::{Deployment, ReplicaSet},
     core::v1::{Namespace, Pod},
