@@ -173,21 +173,34 @@ impl<'a> Board<'a> {
     /// Takes one replica away, where it is missed least and the spreads suffer least.
     pub fn drop_one(&mut self) {
         let held: Vec<usize> = (0..self.seats.len()).filter(|at| self.seats[*at].count > 0).collect();
-        let least = held.into_iter().min_by_key(|at| (self.excess_without(*at), self.worth(*at)));
+        let least = held.into_iter().min_by_key(|at| (self.without(*at, Self::excess), self.worth(*at)));
         if let Some(at) = least {
             self.take(at);
         }
     }
 
-    /// The excess if one replica were taken from here.
-    pub fn excess_without(&mut self, at: usize) -> u64 {
+    /// Takes replicas away that are too many for the required spreads, where that helps.
+    pub fn drop_overfull(&mut self) {
+        let overfull = |board: &Self| board.required.iter().map(Domains::overfull).sum::<u64>();
+        while overfull(self) > 0 {
+            let held: Vec<usize> = (0..self.seats.len()).filter(|at| self.seats[*at].count > 0).collect();
+            let rated = held.into_iter().map(|at| (self.without(at, overfull), self.worth(at), at));
+            match rated.min() {
+                Some((left, _, at)) if left < overfull(self) => self.take(at),
+                _ => return,
+            }
+        }
+    }
+
+    /// A measure of the board if one replica were taken from here.
+    fn without(&mut self, at: usize, measure: impl Fn(&Self) -> u64) -> u64 {
         if self.required.is_empty() {
             return 0;
         }
         self.take(at);
-        let excess = self.excess();
+        let value = measure(self);
         self.put(at, 1);
-        excess
+        value
     }
 
     /// The domains of a place in all required spreads; places of one kind are alike to them.

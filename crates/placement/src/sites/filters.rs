@@ -25,6 +25,13 @@ pub(super) struct Place<'a> {
     pub at: usize,
 }
 
+impl<'a> Place<'a> {
+    /// Site and part; no two places share it.
+    pub fn name(&self) -> (&'a str, &'a str) {
+        (&self.site.name, &self.part.name)
+    }
+}
+
 /// Why a place takes nothing new, and what becomes of what it has.
 pub(super) struct Refusal {
     pub reason: Reason,

@@ -1,7 +1,5 @@
 //! From sites, rule and request to a decision: the pipeline put together.
 
-use std::collections::{HashMap, HashSet};
-
 use super::board::{Board, Order, Seat};
 use super::decision::{Decision, Explanation, Reason};
 use super::filters::{Ask, Place, Refusal, Then, filters, weight_of};
@@ -66,22 +64,24 @@ struct Outcome {
     unplaced: u32,
 }
 
+/// All parts of all sites, ordered by (site, part), with what each holds.
 fn all_places<'a>(sites: &'a [SiteView], request: &'a Request) -> Vec<Place<'a>> {
-    let held: HashMap<(&str, &str), &Held> =
-        request.held.iter().map(|held| ((held.site.as_str(), held.part.as_str()), held)).collect();
     let mut places: Vec<Place> = (sites.iter())
         .flat_map(|site| site.parts.iter().map(move |part| (site, part)))
-        .map(|(site, part)| Place {
-            site,
-            part,
-            held: held.get(&(site.name.as_str(), part.name.as_str())).copied(),
-            fits: part.capacity.fits(&request.each),
-            at: 0,
-        })
+        .map(|(site, part)| Place { site, part, held: None, fits: part.capacity.fits(&request.each), at: 0 })
         .collect();
-    places.sort_by_key(|place| (&place.site.name, &place.part.name));
+    places.sort_by_key(Place::name);
     places.iter_mut().enumerate().for_each(|(at, place)| place.at = at);
+    for held in &request.held {
+        if let Some(at) = find(&places, held) {
+            places[at].held = Some(held);
+        }
+    }
     places
+}
+
+fn find(places: &[Place], held: &Held) -> Option<usize> {
+    places.binary_search_by_key(&(held.site.as_str(), held.part.as_str()), Place::name).ok()
 }
 
 fn set_up<'a>(ask: &Ask<'a>, places: &[Place<'a>], refusals: &[Option<Refusal>], score: &[i64]) -> Board<'a> {
@@ -163,15 +163,7 @@ fn divide(ask: &Ask, board: &mut Board, moves: &mut Moves, wishes: &Wishes) {
 
 /// Copies instead of replicas: every open place may have one, and gets it unless a spread forbids.
 fn duplicate(board: &mut Board, moves: &mut Moves) {
-    while board.excess() > 0 {
-        let before = board.excess();
-        let held = (0..board.seats.len()).filter(|at| board.seats[*at].count > 0).collect::<Vec<_>>();
-        let best = held.into_iter().min_by_key(|at| (board.excess_without(*at), board.worth(*at)));
-        match best {
-            Some(at) if board.excess_without(at) < before => board.take(at),
-            _ => break,
-        }
-    }
+    board.drop_overfull();
     board.fill(u32::MAX);
     moves.leave(board);
     // A copy without another place stays; there is nothing to wait for.
@@ -225,8 +217,11 @@ fn explain(
             }
         })
         .collect();
-    explained.extend(without_place(ask, sites, places));
-    explained.sort_by(|a, b| (&a.site, &a.part).cmp(&(&b.site, &b.part)));
+    let without = without_place(ask, sites, places);
+    if !without.is_empty() {
+        explained.extend(without);
+        explained.sort_by(|a, b| (&a.site, &a.part).cmp(&(&b.site, &b.part)));
+    }
     explained
 }
 
@@ -250,8 +245,6 @@ fn open_reason(ask: &Ask, place: &Place, board: &Board, replicas: u32, last_rank
 
 /// Sites that offer no part, and held places that are no more.
 fn without_place<'a>(ask: &Ask<'a>, sites: &'a [SiteView], places: &[Place<'a>]) -> Vec<Explanation> {
-    let known: HashSet<(&str, &str)> =
-        places.iter().map(|place| (place.site.name.as_str(), place.part.name.as_str())).collect();
     let nothing = |site: &str, part: &str, before, reason| Explanation {
         site: site.to_owned(),
         part: part.to_owned(),
@@ -264,7 +257,7 @@ fn without_place<'a>(ask: &Ask<'a>, sites: &'a [SiteView], places: &[Place<'a>])
         reason,
     };
     let gone = (ask.request.held.iter())
-        .filter(|held| held.assigned > 0 && !known.contains(&(held.site.as_str(), held.part.as_str())))
+        .filter(|held| held.assigned > 0 && find(places, held).is_none())
         .map(|held| nothing(&held.site, &held.part, held.assigned, Reason::Gone));
     let mut found: Vec<Explanation> = gone.collect();
     for site in sites.iter().filter(|site| site.parts.is_empty()) {

@@ -363,7 +363,7 @@ proptest! {
     ) {
         rule.prefer.clear();
         let (request, decision, _) = settle(&sites, &rule, &request);
-        prop_assume!(is_met(&decision) && rule.weights().is_none());
+        prop_assume!(is_met(&decision) && rule.weights().is_none() && rule.mode != Mode::Duplicate);
         let (settled, noisy) = (all_running(&request), with_room(&sites, |site, free| {
             let (more, less) = noise[site];
             free.saturating_sub(less) + more

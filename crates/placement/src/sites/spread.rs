@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::decision::{Note, Reason};
 use super::filters::Place;
-use super::types::Spread;
+use super::types::{Domain, Spread};
 
 const NOWHERE: u32 = u32::MAX;
 
@@ -29,21 +29,27 @@ impl<'a> Domains<'a> {
     /// `is_open` says for every place whether new replicas may come.
     pub fn new(rule: &'a Spread, places: &[Place<'a>], is_open: &[bool]) -> Self {
         let mut ids: HashMap<&str, u32> = HashMap::new();
-        let mut names: Vec<&str> = Vec::new();
-        let mut open: Vec<bool> = Vec::new();
+        let (mut names, mut open): (Vec<&str>, Vec<bool>) = (Vec::new(), Vec::new());
         let mut domain_of = vec![NOWHERE; places.len()];
+        // Neighbours are often in the same domain: all parts of a site are.
+        let mut last = ("", NOWHERE);
         for (at, place) in places.iter().enumerate() {
             let name = rule.by.of(place.site, place.part);
             if name.is_empty() {
                 continue;
             }
-            let id = *ids.entry(name).or_insert_with(|| {
-                names.push(name);
-                open.push(false);
-                names.len() as u32 - 1
-            });
-            domain_of[at] = id;
-            open[id as usize] |= is_open[at];
+            if name != last.0 {
+                let mut add = || {
+                    names.push(name);
+                    open.push(false);
+                    names.len() as u32 - 1
+                };
+                // Places are ordered by site, so a site's name cannot come up again later.
+                let id = if rule.by == Domain::Site { add() } else { *ids.entry(name).or_insert_with(add) };
+                last = (name, id);
+            }
+            domain_of[at] = last.1;
+            open[last.1 as usize] |= is_open[at];
         }
         let open_domains = open.iter().filter(|open| **open).count() as u32;
         let counts = vec![0; names.len()];
@@ -122,9 +128,12 @@ impl<'a> Domains<'a> {
     /// makes it smaller.
     pub fn excess(&self) -> u64 {
         let total: u32 = self.counts.iter().sum();
-        u64::from(self.skew_excess())
-            + u64::from(self.domain_excess())
-            + u64::from(self.missing_domains(total))
+        self.overfull() + u64::from(self.missing_domains(total))
+    }
+
+    /// The part of the excess that taking replicas away can mend.
+    pub fn overfull(&self) -> u64 {
+        u64::from(self.skew_excess()) + u64::from(self.domain_excess())
     }
 
     fn skew_excess(&self) -> u32 {
