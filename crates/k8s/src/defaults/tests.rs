@@ -72,3 +72,8 @@ fn latest_images_are_always_pulled() {
         assert_eq!(policy(image), "IfNotPresent", "{image}");
     }
 }
+
+#[test]
+fn every_hook_belongs_to_a_type() {
+    assert!(hooks::HOOKS.iter().all(|(name, _)| schema::type_named(name).is_some()));
+}
