@@ -125,6 +125,12 @@ pub fn canonical(text: &str) -> Result<Cow<'_, str>, QuantityError> {
     Ok(Cow::Owned(parts.value(base, exponent, format)?.to_string()))
 }
 
+impl Default for Quantity {
+    fn default() -> Self {
+        Self::ZERO
+    }
+}
+
 impl PartialEq for Quantity {
     fn eq(&self, other: &Self) -> bool {
         self.nanos == other.nanos

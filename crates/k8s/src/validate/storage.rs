@@ -1,0 +1,266 @@
+//! PersistentVolumes, claims, and the storage group.
+
+use serde_json::Value;
+
+use super::at::{At, Errors, same};
+use super::meta::label_selector;
+use super::parts::quantity;
+use super::{resources, scheduling};
+use crate::names;
+
+const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
+
+fn access_modes(e: &mut Errors, spec: &At<'_, '_>) {
+    let modes = spec.get("accessModes");
+    if modes.is_empty() {
+        e.required(&modes, "at least 1 access mode is required");
+    }
+    for mode in modes.items().filter(|m| !MODES.contains(&m.str())) {
+        e.not_supported(&modes.with(mode.value), &MODES);
+    }
+    let exclusive = modes.items().any(|m| m.str() == "ReadWriteOncePod");
+    if exclusive && modes.items().any(|m| m.str() != "ReadWriteOncePod" && MODES.contains(&m.str())) {
+        e.forbidden(&modes, "may not use ReadWriteOncePod with other access modes");
+    }
+}
+
+pub(super) fn claim_spec(e: &mut Errors, spec: &At<'_, '_>) {
+    access_modes(e, spec);
+    label_selector(e, &spec.get("selector"));
+    let resources = spec.get("resources");
+    let requests = resources.get("requests");
+    let wanted = requests.key("storage");
+    let shown = resources.key("storage").with(wanted.value);
+    match quantity(&wanted) {
+        None => e.required(&shown, ""),
+        Some(size) if size.is_zero() || size.is_negative() => {
+            e.invalid_value(&shown, &Value::from(size.to_string()), "must be greater than zero");
+        }
+        Some(_) => resources::amount(e, "storage", &shown),
+    }
+    for class in ["storageClassName", "volumeAttributesClassName"] {
+        let at = spec.get(class);
+        if !at.is_empty() {
+            e.complaints(&at, names::dns_subdomain(at.str()));
+        }
+    }
+    e.optional_one_of(&spec.get("volumeMode"), &VOLUME_MODES);
+    for source in ["dataSource", "dataSourceRef"] {
+        let at = spec.get(source);
+        if !at.is_set() {
+            continue;
+        }
+        for field in ["name", "kind"] {
+            if at.get(field).is_empty() {
+                e.required(&at.get(field), "");
+            }
+        }
+        if at.get("apiGroup").is_empty() && at.get("kind").str() != "PersistentVolumeClaim" {
+            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
+            e.invalid_value(&at, at.get("kind").value, detail);
+        }
+    }
+}
+
+pub(super) fn claim(e: &mut Errors, object: &At<'_, '_>) {
+    claim_spec(e, &object.get("spec"));
+}
+
+pub(super) fn claim_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    let spec = object.get("spec");
+    claim_spec(e, &spec);
+    let before = At::root(old);
+    let old_spec = before.get("spec");
+    let bound = object.get("status").get("phase").str() == "Bound";
+    let frozen = |value: &Value, other: &At<'_, '_>| {
+        let mut value = value.clone();
+        let Some(map) = value.as_object_mut() else { return value };
+        if old_spec.get("volumeName").is_empty() {
+            map.remove("volumeName");
+        }
+        if old_spec.get("storageClassName").is_empty() && !old_spec.get("storageClassName").is_set() {
+            map.remove("storageClassName");
+        }
+        if bound {
+            map.remove("volumeAttributesClassName");
+            let requests = map.get_mut("resources").and_then(|r| r.get_mut("requests"));
+            requests.and_then(Value::as_object_mut).map(|r| r.remove("storage"));
+        }
+        let _ = other;
+        value
+    };
+    if !same(&frozen(spec.value, &spec), &frozen(old_spec.value, &spec)) {
+        let detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for \
+                      bound claims\n";
+        e.forbidden(&spec, detail);
+    }
+    let resources = spec.get("resources");
+    let requests = resources.get("requests");
+    let (size, capacity) = (requests.get("storage"), old.pointer("/status/capacity/storage"));
+    let old_size = At::root(old.pointer("/spec/resources/requests/storage").unwrap_or(&Value::Null));
+    if let (Some(new), Some(was)) = (quantity(&size), quantity(&old_size))
+        && new < was
+    {
+        let capacity =
+            capacity.and_then(|c| crate::quantity::Quantity::from_value(c).ok()).unwrap_or_default();
+        if new <= capacity {
+            e.forbidden(&size, "field can not be less than status.capacity");
+        }
+    }
+    if !same(spec.get("volumeMode").value, old_spec.get("volumeMode").value) {
+        let at = object.get("volumeMode").with(spec.get("volumeMode").value);
+        e.invalid(&at, "field is immutable");
+    }
+}
+
+/// The volume plugins a PersistentVolume may name.
+const PLUGINS: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
+pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
+    let spec = object.get("spec");
+    access_modes(e, &spec);
+    let capacity = spec.get("capacity");
+    if capacity.is_empty() {
+        e.required(&capacity, "");
+    } else if !capacity.key("storage").is_set() || capacity.len() > 1 {
+        e.not_supported(&capacity, &["storage"]);
+    }
+    for (_, value) in capacity.entries() {
+        if let Some(size) = quantity(&value).filter(|q| q.is_zero() || q.is_negative()) {
+            e.invalid_value(&value, &Value::from(size.to_string()), "must be greater than zero");
+        }
+    }
+    let policies = ["Delete", "Recycle", "Retain"];
+    e.optional_one_of(&spec.get("persistentVolumeReclaimPolicy"), &policies);
+    let affinity = spec.get("nodeAffinity");
+    if affinity.is_set() {
+        let required = affinity.get("required");
+        if required.is_set() {
+            scheduling::node_selector(e, &required);
+        } else {
+            e.required(&required, "must specify required node constraints");
+        }
+    }
+    let mut found = 0;
+    for plugin in PLUGINS.iter().filter(|p| spec.get(p).is_set()) {
+        found += 1;
+        if found > 1 {
+            e.forbidden(&spec.get(plugin), "may not specify more than 1 volume type");
+        }
+    }
+    if found == 0 {
+        e.required(&spec, "must specify a volume type");
+    }
+    let path = spec.get("hostPath");
+    if path.is_set() {
+        if path.get("path").is_empty() {
+            e.required(&path.get("path"), "");
+        }
+        e.no_backsteps(&path.get("path"));
+    }
+    if spec.get("local").is_set() {
+        if spec.get("local").get("path").is_empty() {
+            e.required(&spec.get("local").get("path"), "");
+        }
+        if !affinity.is_set() {
+            e.required(&affinity, "Local volume requires node affinity");
+        }
+    }
+    let csi = spec.get("csi");
+    if csi.is_set() {
+        for field in ["driver", "volumeHandle"] {
+            if csi.get(field).is_empty() {
+                e.required(&csi.get(field), "");
+            }
+        }
+    }
+    let class = spec.get("storageClassName");
+    if !class.is_empty() {
+        e.complaints(&class, names::dns_subdomain(class.str()));
+    }
+    e.optional_one_of(&spec.get("volumeMode"), &VOLUME_MODES);
+}
+
+pub(super) fn volume_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    volume(e, object);
+    let spec = object.get("spec");
+    if PLUGINS.iter().any(|p| !same(spec.get(p).value, &old["spec"][p])) {
+        let at = spec.get("persistentvolumesource");
+        e.forbidden(&at, "spec.persistentvolumesource is immutable after creation\n");
+    }
+    let mode = spec.get("volumeMode");
+    if !same(mode.value, &old["spec"]["volumeMode"]) {
+        e.invalid(&object.get("volumeMode").with(mode.value), "field is immutable");
+    }
+}
+
+pub(super) fn class(e: &mut Errors, object: &At<'_, '_>) {
+    let provisioner = object.get("provisioner");
+    if provisioner.is_empty() {
+        e.required(&provisioner, "");
+    } else {
+        let lower = provisioner.str().to_lowercase();
+        e.complaints(&provisioner.with(&Value::from(lower.as_str())), names::label_key(&lower));
+    }
+    e.optional_one_of(&object.get("reclaimPolicy"), &["Delete", "Retain"]);
+    let binding = object.get("volumeBindingMode");
+    e.one_of(&binding, &["Immediate", "WaitForFirstConsumer"]);
+}
+
+pub(super) fn class_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
+        if same(object.get(field).value, &old[field]) {
+            continue;
+        }
+        match field {
+            "reclaimPolicy" | "volumeBindingMode" => e.invalid(&object.get(field), "field is immutable"),
+            _ => {
+                e.forbidden(&object.get(field), "updates to {field} are forbidden.".replace("{field}", field))
+            }
+        }
+    }
+    class(e, object);
+}
+
+pub(super) fn attachment(e: &mut Errors, object: &At<'_, '_>) {
+    let spec = object.get("spec");
+    if spec.get("attacher").is_empty() {
+        e.required(&spec.get("attacher"), "");
+    }
+    let source = spec.get("source");
+    let both = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
+    match (source.get("inlineVolumeSpec").is_set(), source.get("persistentVolumeName").is_set()) {
+        (false, false) => e.required(&source, both),
+        (true, true) => e.forbidden(&source, both),
+        _ => {}
+    }
+    e.complaints(&spec.get("nodeName"), names::dns_subdomain(spec.get("nodeName").str()));
+}
+
+pub(super) fn spec_immutable(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    e.immutable(&object.get("spec"), &old["spec"]);
+}
