@@ -1,7 +1,44 @@
 //! The node: runs the pods of one machine as real containers.
+//!
+//! ```text
+//!   API ──watch──> node ──one task per pod──> worker ──> plan (pure) ──> runtime ──> shim ──> containers
+//!    ^                                          │                                      │
+//!    └───────────────── status ─────────────────┴──────────── what is <────────────────┘
+//! ```
+//!
+//! - Desired state comes from the API and is kept on disk; truth comes from the runtime, whose truth is on disk too.
+//! - A worker looks, decides in a pure function, acts and reports; every step may be repeated.
+//! - Containers belong to their pod's shim. The node may be killed at any moment: the next one adopts what runs.
+//! - Nothing waits for the API: without it, what was assigned last is kept, probed and restarted.
+//!
+//! A program that starts a [`Node`] calls [`reexec::maybe_run`] as the first thing in `main`.
 
+mod config;
+mod context;
 pub mod embedded;
+mod events;
+mod hook;
+mod identity;
 pub mod image;
+mod machine;
+mod node;
+mod objects;
+mod pod;
+mod pressure;
+mod probe;
 pub mod reexec;
+mod register;
+mod report;
+mod resolver;
 pub mod runtime;
+mod server;
+mod start;
+mod stop;
+mod storage;
 mod sys;
+mod tokens;
+mod volumes;
+
+pub use config::{Listen, NodeConfig, NodeError, RuntimeChoice};
+pub use node::Node;
+pub use server::StreamServer;

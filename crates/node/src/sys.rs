@@ -1,6 +1,6 @@
 //! The only `unsafe` code of the workspace: system calls that no safe library wraps.
 
-#![allow(unsafe_code, reason = "terminal ioctls and seccomp without no_new_privs have no safe wrapper")]
+#![allow(unsafe_code, reason = "terminal ioctls, seccomp without no_new_privs and AsyncFd have no safe wrapper")]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -26,4 +26,10 @@ pub(crate) fn install_filter(program: &[seccompiler::sock_filter]) -> io::Result
     // SAFETY: the kernel copies `len` instructions from `filter`; both types are `struct sock_filter`.
     let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Puts a descriptor under the event loop.
+pub(crate) fn register(fd: std::os::fd::OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+    // SAFETY: an `OwnedFd` always gives the same, open descriptor until it is dropped, with the `AsyncFd`.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(Into::into)
 }

@@ -105,7 +105,7 @@ fn spawn_terminal(
 ) -> io::Result<()> {
     let flags = nix::fcntl::OFlag::from_bits_truncate(nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_GETFL)?);
     nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
-    let master = std::sync::Arc::new(AsyncFd::new(master)?);
+    let master = std::sync::Arc::new(crate::sys::register(master)?);
     let writer = master.clone();
     tokio::spawn(async move {
         let mut buffer = vec![0u8; 4096];

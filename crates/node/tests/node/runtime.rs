@@ -1,17 +1,16 @@
-//! The embedded runtime with real containers: needs root.
-
-mod common;
+//! The embedded runtime without an API server.
 
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
 use tombolo_node::runtime::{ContainerPhase, ContainerSpec, ExecRequest, Runtime, SandboxSpec};
 
-use common::Machine;
+use crate::machine::{self, Machine, eventually};
 
-#[tokio::test(flavor = "multi_thread")]
+crate::tests![a_container_runs_logs_answers_exec_and_its_end_is_recorded];
+
 async fn a_container_runs_logs_answers_exec_and_its_end_is_recorded() {
-    let Some(machine) = Machine::new("runtime").await else { return };
+    let machine = Machine::new("runtime");
     let runtime = machine.runtime().await;
     let uid = "11111111-0000-0000-0000-000000000001".to_owned();
     let sandbox = SandboxSpec { uid: uid.clone(), name: "p".into(), namespace: "d".into(), hostname: "p".into(), ..Default::default() };
@@ -21,7 +20,7 @@ async fn a_container_runs_logs_answers_exec_and_its_end_is_recorded() {
     let spec = ContainerSpec {
         pod: uid.clone(),
         name: "main".into(),
-        image: common::BUSYBOX.into(),
+        image: machine::BUSYBOX.into(),
         command: vec!["sh".into(), "-c".into(), "echo hello; echo oops >&2; sleep 1000".into()],
         log: log.clone(),
         ..Default::default()
@@ -37,7 +36,7 @@ async fn a_container_runs_logs_answers_exec_and_its_end_is_recorded() {
     session.stdout.take().expect("stdout").read_to_string(&mut text).await.expect("read");
     assert_eq!((text.as_str(), session.done.await), ("p\n", Ok(Ok(0))));
 
-    common::eventually(Duration::from_secs(5), || {
+    eventually(Duration::from_secs(5), || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         text.contains("stdout F hello") && text.contains("stderr F oops")
     })

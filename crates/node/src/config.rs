@@ -1,0 +1,124 @@
+//! What a node is told when it starts.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Taint;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tombolo_net::Subnet;
+
+/// Which program makes the containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum RuntimeChoice {
+    /// Our own binary and a shim per pod.
+    #[default]
+    Embedded,
+    /// A runtime behind a CRI socket, such as containerd.
+    Cri(PathBuf),
+}
+
+/// The kubelet port.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub address: SocketAddr,
+    /// Only clients with a certificate signed by one of these authorities (PEM) get in. `None` lets in anybody who
+    /// reaches the port, with the power to run commands in every pod: for tests on loopback only.
+    pub client_ca: Option<String>,
+}
+
+#[derive(Clone)]
+pub struct NodeConfig {
+    /// The API server this node belongs to.
+    pub client: kube::Client,
+    pub name: String,
+    /// Everything the node keeps: images, pods, volumes, its own identity. One node per folder.
+    pub data_dir: PathBuf,
+    pub runtime: RuntimeChoice,
+    /// Where pod addresses come from. Without it the node waits for `spec.podCIDR` of its Node object.
+    pub pod_cidr: Option<Subnet>,
+    /// The service network; traffic to it from pods is never masqueraded away from the node.
+    pub service_cidr: Option<Subnet>,
+    pub labels: BTreeMap<String, String>,
+    pub taints: Vec<Taint>,
+    /// The first one is the node's InternalIP. Empty: found out.
+    pub addresses: Vec<IpAddr>,
+    /// Name servers pods use. Empty: the node answers itself, on its bridge.
+    pub cluster_dns: Vec<IpAddr>,
+    pub cluster_domain: String,
+    /// Where the kubelet API listens with TLS. `None`: only [`crate::Node::serve_stream`].
+    pub listen: Option<Listen>,
+    /// The program that is started again to make containers; it must call [`crate::reexec::maybe_run`] first.
+    /// `None`: this very program.
+    pub program: Option<PathBuf>,
+    /// Route services on this node (ClusterIP, NodePort). Off where another proxy does.
+    pub service_proxy: bool,
+    pub registries: crate::image::Registries,
+    /// Ends the node's own tasks; containers keep running.
+    pub shutdown: CancellationToken,
+}
+
+impl NodeConfig {
+    /// A node with everything at its default.
+    pub fn new(client: kube::Client, name: impl Into<String>, data_dir: impl Into<PathBuf>) -> NodeConfig {
+        NodeConfig {
+            client,
+            name: name.into(),
+            data_dir: data_dir.into(),
+            runtime: RuntimeChoice::Embedded,
+            pod_cidr: None,
+            service_cidr: None,
+            labels: BTreeMap::new(),
+            taints: Vec::new(),
+            addresses: Vec::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            listen: None,
+            program: None,
+            service_proxy: true,
+            registries: Default::default(),
+            shutdown: CancellationToken::new(),
+        }
+    }
+}
+
+#[derive(Debug, Error)]
+pub enum NodeError {
+    #[error("a node needs root: it makes namespaces, mounts, cgroups and network links; missing {0}. Run it with sudo")]
+    Privileges(String),
+    #[error("{what} ({path}): {source}")]
+    Io { what: &'static str, path: PathBuf, source: std::io::Error },
+    #[error("data folder {path} belongs to node {found}; give --data-dir another folder or use that name")]
+    OtherNode { path: PathBuf, found: String },
+    #[error("the node has no pod network: set --pod-cidr, or have the cluster assign spec.podCIDR to node {0}")]
+    NoPodCidr(String),
+    #[error(transparent)]
+    Runtime(#[from] crate::runtime::RuntimeError),
+    #[error(transparent)]
+    Network(#[from] tombolo_net::PodNetworkError),
+    #[error(transparent)]
+    Images(#[from] crate::image::StoreError),
+    #[error("the runtime {0} is not part of this build; use --runtime embedded")]
+    NoRuntime(String),
+    #[error("kubelet API on {address}: {source}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("kubelet certificate: {0}")]
+    Certificate(String),
+}
+
+/// The capabilities a node cannot do without.
+pub(crate) fn check_privileges() -> Result<(), NodeError> {
+    use caps::{CapSet, Capability};
+    let needed = [
+        Capability::CAP_SYS_ADMIN,
+        Capability::CAP_NET_ADMIN,
+        Capability::CAP_CHOWN,
+        Capability::CAP_SETUID,
+        Capability::CAP_KILL,
+        Capability::CAP_MKNOD,
+    ];
+    let have = caps::read(None, CapSet::Effective).unwrap_or_default();
+    let missing: Vec<String> = needed.iter().filter(|c| !have.contains(c)).map(ToString::to_string).collect();
+    if missing.is_empty() { Ok(()) } else { Err(NodeError::Privileges(missing.join(", "))) }
+}

@@ -1,0 +1,85 @@
+//! What every pod worker and every request handler of one node shares.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use parking_lot::RwLock;
+
+use crate::events::Events;
+use crate::pod::env::NodeFacts;
+use crate::runtime::Runtime;
+
+pub(crate) struct Context {
+    pub client: kube::Client,
+    pub runtime: Arc<dyn Runtime>,
+    pub data_dir: PathBuf,
+    pub node_name: String,
+    pub host_addresses: Vec<String>,
+    pub cluster_dns: Vec<String>,
+    pub cluster_domain: String,
+    pub events: Events,
+    /// The services of the site, for environment variables; replaced as a whole when one changes.
+    pub services: RwLock<Arc<Vec<Service>>>,
+    /// The API answered last time.
+    pub online: AtomicBool,
+    /// One image is pulled or unpacked at a time per pod, a few at once per node.
+    pub pulls: tokio::sync::Semaphore,
+}
+
+impl Context {
+    pub fn is_online(&self) -> bool {
+        self.online.load(Ordering::Relaxed)
+    }
+
+    pub fn set_online(&self, online: bool) {
+        if self.online.swap(online, Ordering::Relaxed) != online {
+            tracing::info!(node = self.node_name, online, "the API is {}", if online { "reachable" } else { "out of reach" });
+        }
+    }
+
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.data_dir.join("pods").join(uid)
+    }
+
+    pub fn log_path(&self, uid: &str, container: &str, attempt: u32) -> PathBuf {
+        self.pod_dir(uid).join("logs").join(container).join(format!("{attempt}.log"))
+    }
+
+    pub fn facts<'a>(&'a self, pod_addresses: &'a [String]) -> NodeFacts<'a> {
+        NodeFacts {
+            node_name: &self.node_name,
+            host_addresses: &self.host_addresses,
+            pod_addresses,
+            allocatable_cpu: crate::machine::processors() as i128 * 1000,
+            allocatable_memory: i128::from(crate::machine::memory_bytes()),
+        }
+    }
+
+    pub fn services(&self) -> Arc<Vec<Service>> {
+        self.services.read().clone()
+    }
+}
+
+/// Keeps a pod on disk, so that it starts again without the API.
+pub(crate) fn remember_pod(dir: &std::path::Path, pod: &Pod) {
+    use std::os::unix::fs::PermissionsExt;
+    let written = std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711)))
+        .and_then(|()| {
+            let bytes = serde_json::to_vec(pod)?;
+            if std::fs::read(dir.join("pod.json")).is_ok_and(|old| old == bytes) {
+                return Ok(());
+            }
+            std::fs::write(dir.join("pod.json.new"), bytes)?;
+            std::fs::rename(dir.join("pod.json.new"), dir.join("pod.json"))
+        });
+    if let Err(error) = written {
+        tracing::warn!(dir = %dir.display(), %error, "the pod could not be kept on disk");
+    }
+}
+
+pub(crate) fn remembered_pod(dir: &std::path::Path) -> Option<Pod> {
+    serde_json::from_slice(&std::fs::read(dir.join("pod.json")).ok()?).ok()
+}

@@ -1,0 +1,293 @@
+//! The node as a whole: starts, watches its pods, hands each to a worker.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::runtime::watcher::{self, watcher};
+use parking_lot::{Mutex, RwLock};
+use tokio_util::sync::CancellationToken;
+use tombolo_net::PodNetwork;
+
+use crate::config::{NodeConfig, NodeError, RuntimeChoice, check_privileges};
+use crate::context::{Context, remember_pod, remembered_pod};
+use crate::embedded::cgroup::Cgroups;
+use crate::embedded::{Embedded, EmbeddedConfig, shim};
+use crate::events::Events;
+use crate::identity::Identity;
+use crate::image::Store;
+use crate::machine;
+use crate::pod::spec;
+use crate::pod::worker::{self, Handle, Wanted};
+use crate::register::{self, Registration};
+use crate::runtime::Runtime;
+
+/// How long the API has to answer before a node starts the pods it remembers.
+const API_FIRST: Duration = Duration::from_millis(400);
+const KUBELET_PORT: u16 = 10250;
+const PULLS_AT_ONCE: usize = 3;
+
+/// A running node. Dropping it does not stop anything: cancel its `shutdown` token; containers run on even then.
+pub struct Node {
+    pub(crate) shared: Arc<Shared>,
+    images: Arc<Store>,
+    tasks: tokio::task::JoinSet<()>,
+}
+
+/// What the kubelet API and the watch both see.
+pub(crate) struct Shared {
+    pub ctx: Arc<Context>,
+    pods: Mutex<HashMap<String, Handle>>,
+}
+
+impl Shared {
+    /// Every pod of this node as the API last said.
+    pub fn pods(&self) -> Vec<Arc<Pod>> {
+        self.pods.lock().values().map(|handle| handle.wanted.borrow().pod().clone()).collect()
+    }
+
+    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods().into_iter().find(|pod| spec::namespace(pod) == namespace && spec::name(pod) == name)
+    }
+
+    fn apply(&self, pod: Pod) {
+        let uid = spec::uid(&pod).to_owned();
+        let pod = Arc::new(pod);
+        let mut pods = self.pods.lock();
+        if let Some(handle) = pods.get(&uid) {
+            if !handle.task.is_finished() {
+                remember_pod(&self.ctx.pod_dir(&uid), &pod);
+                handle.wanted.send_replace(Wanted::Here(pod));
+            }
+            return;
+        }
+        remember_pod(&self.ctx.pod_dir(&uid), &pod);
+        pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Here(pod)));
+    }
+
+    fn gone(&self, pod: Arc<Pod>) {
+        let uid = spec::uid(&pod).to_owned();
+        let mut pods = self.pods.lock();
+        pods.retain(|other, handle| *other == uid || !handle.task.is_finished() || !matches!(*handle.wanted.borrow(), Wanted::Gone(_)));
+        match pods.get(&uid) {
+            Some(handle) => drop(handle.wanted.send_replace(Wanted::Gone(pod))),
+            None => drop(pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Gone(pod)))),
+        }
+    }
+
+    fn wake(&self, uid: &str) {
+        if let Some(handle) = self.pods.lock().get(uid) {
+            handle.wake.notify_waiters();
+            handle.wake.notify_one();
+        }
+    }
+
+    /// Pods kept on disk that no worker has.
+    fn remembered(&self) -> Vec<Pod> {
+        let folders = std::fs::read_dir(self.ctx.data_dir.join("pods")).into_iter().flatten().flatten();
+        let known = self.pods.lock();
+        folders
+            .filter(|entry| !known.contains_key(&*entry.file_name().to_string_lossy()))
+            .filter_map(|entry| remembered_pod(&entry.path()))
+            .collect()
+    }
+}
+
+impl Node {
+    /// Starts a node: adopts what still runs, registers, and from then on does what the API says.
+    pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
+        check_privileges()?;
+        let identity = Identity::open(&config.data_dir, &config.name)?;
+        let images = Arc::new(Store::open(config.data_dir.join("images"))?);
+        let subnet = match config.pod_cidr {
+            Some(subnet) => subnet,
+            None => assigned_subnet(&config).await?,
+        };
+        let network = PodNetwork::open(&identity.bridge(), subnet)?;
+        let runtime: Arc<dyn Runtime> = match &config.runtime {
+            RuntimeChoice::Embedded => {
+                let own = || PathBuf::from(format!("/proc/{}/exe", std::process::id()));
+                Embedded::start(EmbeddedConfig {
+                    root: config.data_dir.clone(),
+                    id: identity.id.clone(),
+                    program: config.program.clone().unwrap_or_else(own),
+                    images: images.clone(),
+                    network: network.clone(),
+                    registries: config.registries.clone(),
+                })
+                .await?
+            }
+            RuntimeChoice::Cri(socket) => return Err(NodeError::NoRuntime(format!("cri={}", socket.display()))),
+        };
+        let mut addresses: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
+        if addresses.is_empty() {
+            addresses.push(machine::default_address().to_string());
+        }
+        let mut cluster_dns: Vec<String> = config.cluster_dns.iter().map(ToString::to_string).collect();
+        if cluster_dns.is_empty() {
+            cluster_dns.push(subnet.gateway().to_string());
+        }
+        let ctx = Arc::new(Context {
+            events: Events::start(config.client.clone(), config.name.clone()),
+            client: config.client.clone(),
+            runtime,
+            data_dir: config.data_dir.clone(),
+            node_name: config.name.clone(),
+            host_addresses: addresses,
+            cluster_dns,
+            cluster_domain: config.cluster_domain.clone(),
+            services: RwLock::default(),
+            online: AtomicBool::new(false),
+            pulls: tokio::sync::Semaphore::new(PULLS_AT_ONCE),
+        });
+        let shared = Arc::new(Shared { ctx: ctx.clone(), pods: Mutex::default() });
+        let mut node = Node { shared: shared.clone(), images, tasks: tokio::task::JoinSet::new() };
+        let shutdown = config.shutdown.clone();
+        let mut kubelet_port = KUBELET_PORT;
+        if let Some(listen) = &config.listen {
+            let mut names = ctx.host_addresses.clone();
+            names.push(config.name.clone());
+            let listening = crate::server::listen(shared.clone(), listen, &config.data_dir, names, shutdown.clone());
+            let (bound, serve) = listening.await?;
+            kubelet_port = bound.port();
+            node.tasks.spawn(serve);
+        }
+        let registration = Registration {
+            labels: config.labels.clone(),
+            taints: config.taints.clone(),
+            kubelet_port,
+            pod_cidr: config.pod_cidr.map(|c| c.to_string()),
+            pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
+        };
+        node.tasks.spawn(register::run(ctx.clone(), registration, shutdown.clone()));
+        node.tasks.spawn(follow_pods(shared.clone(), shutdown.clone()));
+        node.tasks.spawn(follow_runtime(shared.clone(), shutdown.clone()));
+        Ok(node)
+    }
+
+    /// The node's images: import, list, remove.
+    pub fn images(&self) -> &Arc<Store> {
+        &self.images
+    }
+
+    /// Returns when the node's own tasks have ended after `shutdown`. Containers keep running.
+    pub async fn stopped(mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+
+    /// Removes every container, mount, cgroup and link of the node in a data folder. Safe to repeat, and when half
+    /// of it is gone. The folder itself stays.
+    pub async fn destroy(data_dir: &Path) -> Result<(), NodeError> {
+        let Some(identity) = Identity::load(data_dir) else { return Ok(()) };
+        let folders = std::fs::read_dir(data_dir.join("pods")).into_iter().flatten().flatten();
+        let pods: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        for pod in &pods {
+            let dir = data_dir.join("pods").join(pod);
+            let _ = shim::ask(&dir, &["exit"]).await;
+            for _ in 0..300 {
+                if shim::Shim::connect(&dir).await.is_err() {
+                    break;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        }
+        PodNetwork::destroy(&identity.bridge(), &pods)?;
+        let cgroups = Cgroups::new(&identity.id);
+        let _ = tokio::task::spawn_blocking(move || cgroups.remove_all()).await;
+        let path = data_dir.join("pods");
+        match std::fs::remove_dir_all(&path) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(NodeError::Io { what: "remove pods", path, source }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Waits for the cluster to give this node a part of the pod network.
+async fn assigned_subnet(config: &NodeConfig) -> Result<tombolo_net::Subnet, NodeError> {
+    let kept = config.data_dir.join("pod-cidr");
+    if let Some(subnet) = std::fs::read_to_string(&kept).ok().and_then(|text| text.trim().parse().ok()) {
+        return Ok(subnet);
+    }
+    let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(config.client.clone());
+    for _ in 0..60 {
+        let cidr = api.get_opt(&config.name).await.ok().flatten().and_then(|n| n.spec?.pod_cidr);
+        if let Some(subnet) = cidr.and_then(|text| text.parse::<tombolo_net::Subnet>().ok()) {
+            let _ = std::fs::write(&kept, subnet.to_string());
+            return Ok(subnet);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Err(NodeError::NoPodCidr(config.name.clone()))
+}
+
+/// Follows the pods bound to this node. What the API does not list (any more) is stopped; while it cannot be asked,
+/// what is remembered is run.
+async fn follow_pods(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let api: Api<Pod> = Api::all(shared.ctx.client.clone());
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", shared.ctx.node_name));
+    let stream = watcher(api, config);
+    tokio::pin!(stream);
+    let mut listed: HashMap<String, ()> = HashMap::new();
+    let mut heard = false;
+    let start = tokio::time::sleep(API_FIRST);
+    tokio::pin!(start);
+    loop {
+        let event = tokio::select! {
+            () = shutdown.cancelled() => return,
+            () = &mut start, if !heard => {
+                heard = true;
+                for pod in shared.remembered() {
+                    tracing::info!(pod = spec::name(&pod), namespace = spec::namespace(&pod), "started from what the node remembers");
+                    shared.apply(pod);
+                }
+                continue;
+            }
+            event = stream.next() => event,
+        };
+        match event {
+            None => return,
+            Some(Err(error)) => {
+                tracing::debug!(node = shared.ctx.node_name, %error, "the watch on pods broke");
+                shared.ctx.set_online(false);
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            Some(Ok(event)) => {
+                shared.ctx.set_online(true);
+                match event {
+                    watcher::Event::Init => listed.clear(),
+                    watcher::Event::InitApply(pod) => {
+                        listed.insert(spec::uid(&pod).to_owned(), ());
+                        shared.apply(pod);
+                    }
+                    watcher::Event::InitDone => {
+                        heard = true;
+                        let known: Vec<Arc<Pod>> = shared.pods().into_iter().chain(shared.remembered().into_iter().map(Arc::new)).collect();
+                        for pod in known.into_iter().filter(|pod| !listed.contains_key(spec::uid(pod))) {
+                            shared.gone(pod);
+                        }
+                    }
+                    watcher::Event::Apply(pod) => shared.apply(pod),
+                    watcher::Event::Delete(pod) => shared.gone(Arc::new(pod)),
+                }
+            }
+        }
+    }
+}
+
+async fn follow_runtime(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut changes = shared.ctx.runtime.changes();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            uid = changes.recv() => match uid {
+                Some(uid) => shared.wake(&uid),
+                None => return,
+            },
+        }
+    }
+}

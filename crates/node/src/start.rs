@@ -1,0 +1,273 @@
+//! Brings a pod's sandbox, volumes and containers up.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use tokio::sync::Notify;
+
+use crate::context::Context;
+use crate::hook;
+use crate::objects::Sources;
+use crate::pod::spec::{self, PodFiles};
+use crate::pod::{env, plan};
+use crate::runtime::{ContainerPhase, ContainerState, PodState, PullSecret, RuntimeError};
+use crate::storage;
+use crate::tokens;
+use crate::volumes::{self, Place, VolumeError};
+
+/// How much of a container's last words the status carries.
+const LAST_WORDS: usize = 4096;
+const LAST_LOG: usize = 2048;
+
+/// Why a container waits instead of running: the reason and message of its status.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    pub reason: &'static str,
+    pub message: String,
+}
+
+fn fail(reason: &'static str) -> impl FnOnce(String) -> StartError {
+    move |message| StartError { reason, message }
+}
+
+pub(crate) async fn sandbox(ctx: &Context, pod: &Pod) -> Result<(), RuntimeError> {
+    let spec = spec::sandbox(pod, &ctx.cluster_domain);
+    let state = ctx.runtime.start_sandbox(&spec).await?;
+    let addresses: Vec<String> = state.addresses.iter().map(ToString::to_string).collect();
+    let dir = ctx.pod_dir(&spec.uid);
+    let host_resolv = crate::resolver::host_resolv_conf();
+    let write = |name: &str, text: String| {
+        fs::write(dir.join(name), text)
+            .and_then(|()| fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)))
+            .map_err(RuntimeError::io(name.to_owned()))
+    };
+    let addresses = if spec.host_network { ctx.host_addresses.clone() } else { addresses };
+    write("hosts", spec::hosts_file(pod, &addresses, &ctx.cluster_domain))?;
+    write("resolv.conf", spec::resolv_conf(pod, &ctx.cluster_dns, &ctx.cluster_domain, &host_resolv))?;
+    write("hostname", format!("{}\n", spec.hostname))?;
+    if !spec.sysctls.is_empty() {
+        let (pid, sysctls) = (state.pid, spec.sysctls.clone());
+        let set = move || {
+            for (name, value) in &sysctls {
+                fs::write(format!("/proc/sys/{}", name.replace('.', "/")), value)
+                    .map_err(|e| std::io::Error::other(format!("sysctl {name}: {e}")))?;
+            }
+            Ok(())
+        };
+        let done = tokio::task::spawn_blocking(move || tombolo_net::inside(pid, set)).await;
+        done.map_err(|e| RuntimeError::Create(e.to_string()))?.map_err(RuntimeError::io("sysctls"))?;
+    }
+    Ok(())
+}
+
+/// Makes or refreshes the pod's volumes and returns where they are.
+pub(crate) async fn volumes(
+    ctx: &Context,
+    pod: &Pod,
+    state: &PodState,
+) -> Result<BTreeMap<String, Place>, VolumeError> {
+    let sources = gather(ctx, pod).await;
+    volumes_from(ctx, pod, state, &sources).await
+}
+
+async fn gather(ctx: &Context, pod: &Pod) -> Result<Sources, crate::objects::ObjectsError> {
+    let dir = ctx.pod_dir(spec::uid(pod));
+    if !ctx.is_online()
+        && let Some(kept) = Sources::load(&dir)
+    {
+        return Ok(kept);
+    }
+    Sources::gather(&ctx.client, pod, &dir).await
+}
+
+async fn volumes_from(
+    ctx: &Context,
+    pod: &Pod,
+    state: &PodState,
+    sources: &Result<Sources, crate::objects::ObjectsError>,
+) -> Result<BTreeMap<String, Place>, VolumeError> {
+    let sources = match sources {
+        Ok(sources) => sources,
+        Err(error) => return Err(VolumeError::Invalid("objects".into(), error.to_string())),
+    };
+    let dir = ctx.pod_dir(spec::uid(pod));
+    let tokens = tokens::gather(ctx, pod, &dir).await.map_err(|e| VolumeError::Invalid("service account token".into(), e))?;
+    let claims = storage::claims(ctx, pod, &dir).await.map_err(|e| VolumeError::Invalid("persistentVolumeClaim".into(), e))?;
+    let addresses: Vec<String> = state.sandbox.iter().flat_map(|s| &s.addresses).map(ToString::to_string).collect();
+    let facts = ctx.facts(&addresses);
+    let inputs = volumes::Inputs { pod, sources, tokens: &tokens, claims: &claims, facts: &facts };
+    let places = volumes::set_up(&dir.join("volumes"), &inputs)?;
+    for place in places.values() {
+        if let Some(size) = place.memory {
+            let marker = place.path.with_extension("in-memory");
+            let sandbox = state.sandbox.as_ref().map(|s| s.pid.to_string()).unwrap_or_default();
+            // Mounted once per sandbox, in the sandbox's own mount namespace.
+            if fs::read_to_string(&marker).is_ok_and(|text| text == sandbox) {
+                continue;
+            }
+            ctx.runtime
+                .memory_volume(spec::uid(pod), &place.path, size)
+                .await
+                .map_err(|e| VolumeError::Invalid(place.path.display().to_string(), e.to_string()))?;
+            let _ = fs::write(marker, sandbox);
+        }
+    }
+    Ok(places)
+}
+
+pub(crate) async fn container(
+    ctx: &Arc<Context>,
+    pod: &Arc<Pod>,
+    name: &str,
+    attempt: u32,
+    wake: &Arc<Notify>,
+) -> Result<(), StartError> {
+    let container = spec::container(pod, name).ok_or_else(|| fail("CreateContainerConfigError")(format!("no container {name}")))?;
+    let sources = gather(ctx, pod).await;
+    image(ctx, pod, container, sources.as_ref().ok()).await?;
+    let uid = spec::uid(pod);
+    let state = ctx.runtime.pod(uid).await.map_err(|e| fail("CreateContainerError")(e.to_string()))?;
+    let places = volumes_from(ctx, pod, &state, &sources).await.map_err(|error| {
+        ctx.events.warning(pod, None, "FailedMount", error.to_string());
+        fail("ContainerCreating")(error.to_string())
+    })?;
+    let sources = sources.map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
+    let addresses: Vec<String> = match &pod.spec {
+        Some(s) if s.host_network == Some(true) => ctx.host_addresses.clone(),
+        _ => state.sandbox.iter().flat_map(|s| &s.addresses).map(ToString::to_string).collect(),
+    };
+    let variables = env::environment(pod, container, &sources, &ctx.services(), &ctx.facts(&addresses))
+        .map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
+    let dir = ctx.pod_dir(uid);
+    let files = PodFiles {
+        hosts: dir.join("hosts"),
+        resolv: dir.join("resolv.conf"),
+        hostname: dir.join("hostname"),
+        shm: dir.join("shm"),
+        termination: termination_file(ctx, uid, name, attempt),
+    };
+    if let Some(folder) = files.termination.parent() {
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&files.termination, b""))
+            .and_then(|()| fs::set_permissions(&files.termination, fs::Permissions::from_mode(0o666)))
+            .map_err(|e| fail("CreateContainerError")(e.to_string()))?;
+    }
+    let log = ctx.log_path(uid, name, attempt);
+    let wanted = spec::container_spec(pod, container, attempt, variables, &places, &files, log)
+        .map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
+    match ctx.runtime.start_container(&wanted).await {
+        Ok(()) => {}
+        Err(RuntimeError::Refused(message)) => return Err(fail("CreateContainerConfigError")(message)),
+        Err(RuntimeError::Create(message)) => return Err(fail("RunContainerError")(message)),
+        Err(error) => return Err(fail("CreateContainerError")(error.to_string())),
+    }
+    ctx.events.normal(pod, Some(name), "Created", format!("Container created"));
+    ctx.events.normal(pod, Some(name), "Started", format!("Container started"));
+    post_start(ctx, pod, container, uid, wake).await
+}
+
+async fn post_start(ctx: &Arc<Context>, pod: &Arc<Pod>, container: &Container, uid: &str, wake: &Arc<Notify>) -> Result<(), StartError> {
+    let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+    let state = ctx.runtime.pod(uid).await.map_err(|e| fail("RunContainerError")(e.to_string()))?;
+    let Some(current) = plan::latest(&state, &container.name) else { return Ok(()) };
+    if let Err(why) = hook::run(ctx, pod, container, current, handler, Duration::from_secs(3600)).await {
+        ctx.events.warning(pod, Some(&container.name), "FailedPostStartHook", format!("PostStartHook failed: {why}"));
+        let grace = crate::stop::grace(pod, &container.name, false);
+        crate::stop::container(ctx, pod, &container.name, &current.id, grace, wake).await;
+        return Err(fail("PostStartHookError")(why));
+    }
+    Ok(())
+}
+
+/// Sees to the container's image according to its pull policy.
+async fn image(ctx: &Context, pod: &Pod, container: &Container, sources: Option<&Sources>) -> Result<(), StartError> {
+    let name = container.image.clone().unwrap_or_default();
+    if let Err(error) = name.parse::<crate::image::Reference>() {
+        ctx.events.warning(pod, Some(&container.name), "InspectFailed", format!("Failed to apply default image tag {name:?}: {error}"));
+        return Err(fail("InvalidImageName")(format!("Failed to apply default image tag {name:?}: {error}")));
+    }
+    let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
+    let present = ctx.runtime.image(&name).is_some();
+    if present && policy != "Always" {
+        ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Container image {name:?} already present on machine"));
+        return Ok(());
+    }
+    if !present && policy == "Never" {
+        let message = format!("Container image {name:?} is not present with pull policy of Never");
+        ctx.events.warning(pod, Some(&container.name), "ErrImageNeverPull", message.clone());
+        return Err(fail("ErrImageNeverPull")(message));
+    }
+    ctx.events.normal(pod, Some(&container.name), "Pulling", format!("Pulling image {name:?}"));
+    let _permit = ctx.pulls.acquire().await.map_err(|e| fail("ErrImagePull")(e.to_string()))?;
+    let secrets = sources.map(|s| pull_secrets(pod, s)).unwrap_or_default();
+    match ctx.runtime.pull(&name, &secrets).await {
+        Ok(image) => {
+            ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Successfully pulled image {name:?}. Image size: {} bytes.", image.size));
+            Ok(())
+        }
+        // What is here is used when the registry is out of reach: a site must restart its pods without the world.
+        Err(error) if present => {
+            tracing::warn!(image = name, %error, "using the image on disk");
+            ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Container image {name:?} already present on machine; the registry did not answer"));
+            Ok(())
+        }
+        Err(error) => {
+            let message = format!("failed to pull image {name:?}: {error}");
+            ctx.events.warning(pod, Some(&container.name), "Failed", message.clone());
+            Err(fail("ErrImagePull")(message))
+        }
+    }
+}
+
+/// Credentials from the pod's `imagePullSecrets`.
+fn pull_secrets(pod: &Pod, sources: &Sources) -> Vec<PullSecret> {
+    let mut found = Vec::new();
+    let names = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());
+    for secret in names.filter_map(|reference| sources.secret(&reference.name)) {
+        let Some(config) = secret.data.as_ref().and_then(|d| d.get(".dockerconfigjson")) else { continue };
+        let Ok(config) = serde_json::from_slice::<serde_json::Value>(&config.0) else { continue };
+        for (registry, entry) in config["auths"].as_object().into_iter().flatten() {
+            let text = |key: &str| entry[key].as_str().map(str::to_owned);
+            let decoded = text("auth").and_then(|a| base64::engine::general_purpose::STANDARD.decode(a).ok());
+            let pair = decoded.and_then(|bytes| String::from_utf8(bytes).ok());
+            let pair = pair.and_then(|p| p.split_once(':').map(|(u, p)| (u.to_owned(), p.to_owned())));
+            let (username, password) = match (text("username"), text("password"), pair) {
+                (Some(username), Some(password), _) => (username, password),
+                (_, _, Some(pair)) => pair,
+                _ => continue,
+            };
+            let registry = registry.trim_start_matches("https://").trim_start_matches("http://");
+            let registry = registry.split('/').next().unwrap_or(registry).to_owned();
+            found.push(PullSecret { registry, username, password });
+        }
+    }
+    found
+}
+
+fn termination_file(ctx: &Context, uid: &str, name: &str, attempt: u32) -> std::path::PathBuf {
+    ctx.pod_dir(uid).join("termination").join(format!("{name}-{attempt}"))
+}
+
+/// What a container that ended wanted to say: its termination message, or the end of its log if it asked for that.
+pub(crate) fn last_words(ctx: &Context, pod: &Pod, name: &str, container: &ContainerState) -> Option<String> {
+    let ContainerPhase::Exited { code, .. } = container.phase else { return None };
+    let uid = spec::uid(pod);
+    let bytes = fs::read(termination_file(ctx, uid, name, container.attempt)).unwrap_or_default();
+    if !bytes.is_empty() {
+        return Some(String::from_utf8_lossy(&bytes[..bytes.len().min(LAST_WORDS)]).into_owned());
+    }
+    let policy = spec::container(pod, name).and_then(|c| c.termination_message_policy.as_deref());
+    if policy != Some("FallbackToLogsOnError") || code == 0 {
+        return None;
+    }
+    let log = fs::read_to_string(ctx.log_path(uid, name, container.attempt)).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).collect();
+    let text = lines[lines.len().saturating_sub(80)..].join("\n") + "\n";
+    let from = (text.len().saturating_sub(LAST_LOG)..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    Some(text[from..].to_owned())
+}

@@ -1,0 +1,249 @@
+//! A machine for a test: a data folder, an image made from busybox, and, if asked for, a node on a real API server.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tombolo_net::PodNetwork;
+use tombolo_node::embedded::{Embedded, EmbeddedConfig};
+use tombolo_node::image::{ImageConfig, Registries, Store};
+use tombolo_node::{Listen, Node, NodeConfig};
+use tombolo_testkit::{Fixture, Kubectl, Upstream, UpstreamOptions};
+
+pub const BUSYBOX: &str = "localhost/busybox:test";
+/// Also the node's name: kube-apiserver dials nodes by name, and nobody resolves names here.
+pub const GATEWAY: &str = "10.213.77.1";
+const SUBNET: &str = "10.213.77.0/24";
+
+/// One API server for all tests of a run: starting it takes seconds.
+pub fn upstream() -> Option<&'static Upstream> {
+    static UPSTREAM: OnceLock<Option<Upstream>> = OnceLock::new();
+    let start = || {
+        let there = tombolo_testkit::require(&[Fixture::Etcd, Fixture::KubeApiserver, Fixture::Kubectl]);
+        there.then(|| {
+            // Loopback of a new namespace is down; the first bridge brings it up.
+            PodNetwork::open("tbrtest", "10.213.99.0/24".parse().expect("subnet")).expect("bridge");
+            // kube-apiserver refuses to start on a machine without a default route.
+            let route = ["route", "add", "default", "via", "10.213.99.2", "dev", "tbrtest", "onlink"];
+            std::process::Command::new("ip").args(route).status().expect("ip (Debian package iproute2)");
+            Upstream::start(&UpstreamOptions::default()).expect("etcd and kube-apiserver start")
+        })
+    };
+    UPSTREAM.get_or_init(start).as_ref()
+}
+
+pub fn busybox(store: &Store) {
+    let program = std::fs::read("/bin/busybox").expect("busybox");
+    let applets: Vec<String> = String::from_utf8_lossy(&std::process::Command::new("/bin/busybox").arg("--list").output().expect("list").stdout)
+        .lines()
+        .map(|applet| format!("bin/{applet}"))
+        .collect();
+    // Files only, no links: every applet is a script that names busybox as its interpreter's argument.
+    let script = b"#!/bin/busybox sh\nexec /bin/busybox \"${0##*/}\" \"$@\"\n";
+    let mut files: Vec<(&str, u32, &[u8])> = applets.iter().map(|path| (path.as_str(), 0o755, script.as_slice())).collect();
+    files.retain(|(path, _, _)| !matches!(*path, "bin/busybox" | "bin/sh"));
+    files.push(("bin/busybox", 0o755, &program));
+    files.push(("bin/sh", 0o755, &program));
+    files.push(("bin/sleep", 0o755, &program));
+    files.push(("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:33:33:web:/:/bin/sh\n"));
+    files.push(("etc/group", 0o644, b"root:x:0:\nweb:x:33:\n"));
+    files.push(("tmp/.keep", 0o644, b""));
+    let config = ImageConfig { cmd: Some(vec!["sh".into()]), ..ImageConfig::default() };
+    store.add_builtin(BUSYBOX, &files, config).expect("image");
+}
+
+/// A folder of its own, and a check that nothing is left.
+pub struct Machine {
+    dir: tempfile::TempDir,
+}
+
+impl Machine {
+    pub fn new(name: &str) -> Machine {
+        Machine { dir: tempfile::Builder::new().prefix(&format!("tmbn-{name}-")).tempdir().expect("temporary folder") }
+    }
+
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// This very program makes the containers.
+    pub fn program() -> PathBuf {
+        std::env::current_exe().expect("the test program")
+    }
+
+    pub async fn runtime(&self) -> Arc<Embedded> {
+        let images = Arc::new(Store::open(self.dir().join("images")).expect("store"));
+        busybox(&images);
+        let network = PodNetwork::open("tbrruntime", SUBNET.parse().expect("subnet")).expect("bridge");
+        let config = EmbeddedConfig {
+            root: self.dir().to_owned(),
+            id: "runtimetest".into(),
+            program: Machine::program(),
+            images,
+            network,
+            registries: Registries::default(),
+        };
+        Embedded::start(config).await.expect("runtime")
+    }
+
+    /// Nothing of this machine is left: processes, mounts, cgroups, links.
+    pub fn assert_clean(&self) {
+        let dir = self.dir().to_string_lossy().into_owned();
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        assert!(!mounts.contains(&dir), "mounts are left:\n{mounts}");
+        for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
+            let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command).replace('\0', " ");
+            assert!(!command.contains(&dir), "a process is left: {command}");
+        }
+    }
+}
+
+/// A node on the real API server.
+pub struct Site {
+    pub machine: Machine,
+    pub client: Client,
+    pub name: String,
+    pub namespace: String,
+    node: Option<(Node, tokio_util::sync::CancellationToken)>,
+}
+
+impl Site {
+    /// None, with a loud word, where upstream's programs are missing.
+    pub async fn start(name: &str) -> Option<Site> {
+        let upstream = upstream()?;
+        let kubeconfig = kube::config::Kubeconfig::read_from(&upstream.kubeconfig).expect("kubeconfig");
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
+        let client = Client::try_from(config).expect("client");
+        let machine = Machine::new(name);
+        let mut site = Site { machine, client, name: GATEWAY.to_owned(), namespace: format!("ns-{name}"), node: None };
+        site.prepare_namespace().await;
+        site.boot().await;
+        Some(site)
+    }
+
+    async fn prepare_namespace(&self) {
+        let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.client.clone());
+        let object = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).expect("namespace");
+        namespaces.create(&PostParams::default(), &object).await.expect("namespace");
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
+        let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("account");
+        accounts.create(&PostParams::default(), &account).await.expect("account");
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
+        let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "not a real authority"}});
+        maps.create(&PostParams::default(), &serde_json::from_value(map).expect("map")).await.expect("root ca");
+    }
+
+    /// Starts the node process's part; `halt` ends it as a crash would.
+    pub async fn boot(&mut self) {
+        let mut config = NodeConfig::new(self.client.clone(), &self.name, self.machine.dir());
+        config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
+        config.addresses = vec![GATEWAY.parse().expect("address")];
+        config.program = Some(Machine::program());
+        let address = format!("{GATEWAY}:21510").parse().expect("address");
+        config.listen = Some(Listen { address, client_ca: None });
+        let shutdown = config.shutdown.clone();
+        busybox(&Store::open(self.machine.dir().join("images")).expect("store"));
+        let node = Node::start(config).await.expect("node starts");
+        self.node = Some((node, shutdown));
+    }
+
+    pub async fn halt(&mut self) {
+        if let Some((node, shutdown)) = self.node.take() {
+            shutdown.cancel();
+            node.stopped().await;
+        }
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn kubectl(&self) -> Kubectl {
+        upstream().expect("running").kubectl()
+    }
+
+    /// Creates a pod on this node from a spec with what every pod here needs filled in.
+    pub async fn create(&self, name: &str, spec: serde_json::Value) -> Pod {
+        let mut pod = json!({"metadata": {"name": name, "labels": {"app": name}}, "spec": spec});
+        pod["spec"]["nodeName"] = self.name.clone().into();
+        if pod["spec"]["terminationGracePeriodSeconds"].is_null() {
+            pod["spec"]["terminationGracePeriodSeconds"] = 2.into();
+        }
+        for list in ["containers", "initContainers"] {
+            for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+                if container["image"].is_null() {
+                    container["image"] = BUSYBOX.into();
+                }
+            }
+        }
+        let pod: Pod = serde_json::from_value(pod).expect("pod");
+        self.pods().create(&PostParams::default(), &pod).await.expect("create")
+    }
+
+    /// Waits until the pod satisfies a condition.
+    pub async fn until(&self, name: &str, what: &str, condition: impl Fn(&Pod) -> bool) -> Pod {
+        let start = Instant::now();
+        loop {
+            let pod = self.pods().get(name).await.expect("pod");
+            if condition(&pod) {
+                return pod;
+            }
+            let status = serde_json::to_string_pretty(&pod.status).unwrap_or_default();
+            assert!(start.elapsed() < Duration::from_secs(60), "{name}: not {what} within 60 s: {status}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    pub async fn ready(&self, name: &str) -> Pod {
+        self.until(name, "ready", |pod| condition(pod, "Ready") == Some("True")).await
+    }
+
+    pub async fn delete(&self, name: &str) {
+        self.pods().delete(name, &DeleteParams::default()).await.expect("delete");
+        let start = Instant::now();
+        while self.pods().get_opt(name).await.expect("get").is_some() {
+            assert!(start.elapsed() < Duration::from_secs(60), "{name} does not go away");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Runs kubectl in the test's namespace, off the async threads.
+    pub async fn run(&self, args: &[&str]) -> anyhow::Result<String> {
+        let kubectl = self.kubectl();
+        let mut all: Vec<String> = vec!["-n".into(), self.namespace.clone()];
+        all.extend(args.iter().map(|a| (*a).to_owned()));
+        let run = move || kubectl.run(&all.iter().map(String::as_str).collect::<Vec<_>>());
+        tokio::task::spawn_blocking(run).await.expect("kubectl ran")
+    }
+
+    /// Ends the node and everything it made, and checks that nothing is left.
+    pub async fn tear_down(mut self) {
+        self.halt().await;
+        Node::destroy(self.machine.dir()).await.expect("destroy");
+        self.machine.assert_clean();
+        let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
+        let _ = nodes.delete(&self.name, &DeleteParams::default()).await;
+    }
+}
+
+pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a str> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    conditions.iter().find(|c| c.type_ == kind).map(|c| c.status.as_str())
+}
+
+pub fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+pub async fn eventually(limit: Duration, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < limit, "the condition did not come true within {limit:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

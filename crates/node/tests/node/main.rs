@@ -1,0 +1,15 @@
+//! The node with real containers and a real kube-apiserver. Needs root; says so loudly where it cannot run.
+//!
+//! Not the usual test harness, for two reasons: this program is what the node starts again to make containers
+//! (so `maybe_run` must be first), and it enters a network namespace of its own while it has a single thread.
+
+mod harness;
+mod machine;
+mod pods;
+mod runtime;
+
+fn main() {
+    tombolo_node::reexec::maybe_run();
+    let tests = [runtime::tests(), pods::tests()].concat();
+    harness::run(&tests);
+}
