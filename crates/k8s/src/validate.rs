@@ -39,6 +39,7 @@ pub(crate) use meta::{meta_update, object_meta};
 pub fn create(group: &str, kind: &str, namespaced: bool, object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
+    finalizers(&mut errors, &root);
     match table::find(group, kind) {
         Some(rules) => {
             object_meta(&mut errors, &root.get("metadata"), namespaced, rules.name);
@@ -54,6 +55,7 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
     let mut errors = Errors::default();
     let root = At::root(object);
     meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    finalizers(&mut errors, &root);
     if let Some(rules) = table::find(group, kind) {
         if !rules.update_is_whole {
             (rules.object)(&mut errors, &root);
@@ -61,6 +63,11 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
         (rules.update)(&mut errors, &root, old);
     }
     errors.0
+}
+
+fn finalizers(e: &mut Errors, root: &At<'_, '_>) {
+    let metadata = root.get("metadata");
+    metadata.get("finalizers").items().for_each(|finalizer| meta::standard_finalizer(e, &finalizer));
 }
 
 /// Checks a write through `/status`.

@@ -366,7 +366,7 @@ fn handler(e: &mut Errors, handler: &At<'_, '_>, grace: Option<i64>) {
                 if seconds.int().is_none_or(|s| s < 0 || s > most) {
                     let detail =
                         format!("must be non-negative and less than terminationGracePeriodSeconds ({most})");
-                    e.invalid(&seconds, detail);
+                    e.invalid_value(&action, &Value::from(seconds.int().unwrap_or_default()), detail);
                 }
             }
             _ => e.port_or_name(&action.get("port")),

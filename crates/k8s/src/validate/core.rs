@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::parts::quantity;
-use super::{resources, scheduling};
+use super::{meta, resources, scheduling};
 use crate::names;
 
 /// The most a ConfigMap or Secret may hold.
@@ -109,11 +109,11 @@ pub(super) fn config_map_update(e: &mut Errors, object: &At<'_, '_>, old: &Value
 
 pub(super) fn namespace(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
-    for finalizer in spec.get("finalizers").items() {
-        e.complaints(&finalizer, names::label_key(finalizer.str()));
-        if !finalizer.str().contains('/') && finalizer.str() != "kubernetes" {
-            e.invalid(&finalizer, "name is neither a standard finalizer name nor is it fully qualified");
-        }
+    let list = spec.get("finalizers");
+    for finalizer in list.items() {
+        let at = list.with(finalizer.value);
+        e.complaints(&at, names::label_key(finalizer.str()));
+        meta::standard_finalizer(e, &at);
     }
 }
 
@@ -132,7 +132,9 @@ pub(super) fn namespace_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value
 
 pub(super) fn node(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
-    scheduling::taints(e, &spec.get("taints"));
+    // Upstream reports taints under metadata.
+    let metadata = object.get("metadata");
+    scheduling::taints(e, &metadata.get("taints").with(spec.get("taints").value));
     let cidrs = spec.get("podCIDRs");
     for cidr in cidrs.items() {
         e.cidr(&cidr);
@@ -246,8 +248,8 @@ pub(super) fn resource_quota(e: &mut Errors, object: &At<'_, '_>) {
         "VolumeAttributesClass",
     ];
     let scopes = spec.get("scopes");
-    for scope in scopes.items().filter(|s| !known.contains(&s.str())) {
-        e.invalid_value(&scopes, scope.value, "unsupported scope");
+    for _ in scopes.items().filter(|s| !known.contains(&s.str())) {
+        e.invalid(&scopes, "unsupported scope");
     }
     let has = |name: &str| scopes.items().any(|s| s.str() == name);
     if (has("BestEffort") && has("NotBestEffort")) || (has("Terminating") && has("NotTerminating")) {

@@ -115,6 +115,13 @@ fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>) {
     }
 }
 
+/// Built-in kinds know their own finalizers; all others are qualified.
+pub(crate) fn standard_finalizer(e: &mut Errors, at: &At<'_, '_>) {
+    if !at.str().contains('/') && !matches!(at.str(), "kubernetes" | "orphan" | "foregroundDeletion") {
+        e.invalid(at, "name is neither a standard finalizer name nor is it fully qualified");
+    }
+}
+
 fn managed_fields(e: &mut Errors, entries: &At<'_, '_>) {
     for entry in entries.items() {
         let operation = entry.get("operation");

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
-use super::parts::{PROTOCOLS, contains};
+use super::parts::contains;
 use crate::names;
 
 pub(super) fn network_policy(e: &mut Errors, object: &At<'_, '_>) {
@@ -27,7 +27,7 @@ pub(super) fn network_policy(e: &mut Errors, object: &At<'_, '_>) {
 }
 
 fn policy_port(e: &mut Errors, port: &At<'_, '_>) {
-    e.optional_one_of(&port.get("protocol"), &PROTOCOLS);
+    e.optional_one_of(&port.get("protocol"), &["TCP", "UDP", "SCTP"]);
     let (number, end) = (port.get("port"), port.get("endPort"));
     match number.value {
         Value::Null => {

@@ -154,7 +154,7 @@ impl Errors {
         match LabelSelector::from_object(Some(selector.value)) {
             Ok(parsed) if parsed.is_everything() => {}
             Ok(parsed) => {
-                if selector.is_set() && !parsed.matches(labels.value.as_object()) {
+                if !parsed.matches(labels.value.as_object()) {
                     self.invalid_value(&labels, labels.value, "`selector` does not match template `labels`");
                 }
             }

@@ -120,7 +120,7 @@ pub(super) fn pod_spec(e: &mut Errors, spec: &At<'_, '_>, is_pod: bool) {
     e.optional_one_of(&spec.get("preemptionPolicy"), &["PreemptLowerPriority", "Never"]);
     let os = spec.get("os");
     if os.is_set() {
-        e.one_of(&os.get("name"), &["linux", "windows"]);
+        e.one_of(&os.with(os.get("name").value), &["linux", "windows"]);
     }
 }
 

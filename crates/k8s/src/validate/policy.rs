@@ -63,9 +63,14 @@ pub(super) fn autoscaler(e: &mut Errors, object: &At<'_, '_>) {
         let mut source = kind.str().to_owned();
         source[..1].make_ascii_lowercase();
         if !metric.get(&source).is_set() {
-            let detail = format!("must populate information for the given metric source ({})", kind.str());
-            e.required(&metric.get(&source), detail);
+            e.required(&metric.get(&source), "must populate information for the given metric source");
         }
+    }
+    let from_zero = spec.get("metrics").items().any(|m| matches!(m.get("type").str(), "Object" | "External"));
+    if least.int() == Some(0) && !from_zero {
+        let detail =
+            "must specify at least one Object or External metric to support scaling to zero replicas";
+        e.forbidden(&spec.get("metrics"), detail);
     }
     let behavior = spec.get("behavior");
     for direction in ["scaleUp", "scaleDown"] {
@@ -135,10 +140,6 @@ pub(super) fn lease(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
     e.at_least(&spec.get("leaseDurationSeconds"), 1, "must be greater than 0");
     e.at_least(&spec.get("leaseTransitions"), 0, "must be greater than or equal to 0");
-    let holder = spec.get("preferredHolder");
-    if !holder.is_empty() && spec.get("strategy").is_empty() {
-        e.forbidden(&holder, "may only be specified if `strategy` is defined");
-    }
 }
 
 pub(super) fn lease_update(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
@@ -286,7 +287,7 @@ pub(super) fn admission_binding(e: &mut Errors, object: &At<'_, '_>) {
     }
     let actions = spec.get("validationActions");
     if actions.is_empty() {
-        e.required(&actions, "");
+        e.required(&actions, "at least one validation action is required");
     }
     let mut seen = super::parts::Seen::new();
     for action in actions.items() {

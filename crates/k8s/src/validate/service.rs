@@ -12,12 +12,19 @@ use crate::names;
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
 fn is_headless(spec: &At<'_, '_>) -> bool {
-    spec.get("clusterIPs").len() == 1 && spec.get("clusterIPs").index(0).str() == "None"
+    spec.get("clusterIP").str() == "None"
+}
+
+/// The addresses; a client may name only the first, in `clusterIP`.
+fn addresses(spec: &At<'_, '_>) -> Value {
+    let (one, all) = (spec.get("clusterIP"), spec.get("clusterIPs"));
+    if all.is_empty() && !one.is_empty() { json!([one.value]) } else { all.value.clone() }
 }
 
 pub(super) fn service(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
-    let (ports, kind, ips) = (spec.get("ports"), spec.get("type"), spec.get("clusterIPs"));
+    let (ports, kind, named) = (spec.get("ports"), spec.get("type"), addresses(&spec));
+    let ips = spec.get("clusterIPs").with(&named);
     let headless = is_headless(&spec);
     if ports.is_empty() && !headless && kind.str() != "ExternalName" {
         e.required(&ports, "");
@@ -65,7 +72,7 @@ pub(super) fn service(e: &mut Errors, object: &At<'_, '_>) {
         _ => {}
     }
     if kind.str() != "ExternalName" {
-        cluster_ips(e, &spec);
+        cluster_ips(e, &spec, &ips);
     }
     for ip in spec.get("externalIPs").items() {
         if e.ip(&ip) {
@@ -123,16 +130,12 @@ fn service_ports(e: &mut Errors, ports: &At<'_, '_>, kind: &str) {
     }
 }
 
-fn cluster_ips(e: &mut Errors, spec: &At<'_, '_>) {
-    let (ip, ips, families) = (spec.get("clusterIP"), spec.get("clusterIPs"), spec.get("ipFamilies"));
-    if !ip.is_empty() {
-        if ips.is_empty() {
-            e.required(&ips, "");
-        } else if ips.index(0).str() != ip.str() {
-            e.invalid(&ips, "first value must match `clusterIP`");
-        }
-    } else if !ips.is_empty() {
-        e.invalid(&ips, "must be empty when `clusterIP` is not specified");
+fn cluster_ips(e: &mut Errors, spec: &At<'_, '_>, ips: &At<'_, '_>) {
+    let (ip, families) = (spec.get("clusterIP"), spec.get("ipFamilies"));
+    if !ip.is_empty() && ips.index(0).str() != ip.str() {
+        e.invalid(ips, "first value must match `clusterIP`");
+    } else if ip.is_empty() && !ips.is_empty() {
+        e.invalid(ips, "must be empty when `clusterIP` is not specified");
     }
     let mut seen = Seen::new();
     for family in families.items() {
@@ -148,21 +151,21 @@ fn cluster_ips(e: &mut Errors, spec: &At<'_, '_>) {
         if i == 0 && address.str() == "None" {
             if ips.len() > 1 {
                 bad = true;
-                e.invalid(&ips, "'None' must be the first and only value");
+                e.invalid(ips, "'None' must be the first and only value");
             }
             continue;
         }
         bad |= !e.ip(&address);
     }
     if ips.len() > 2 {
-        e.invalid(&ips, "may only hold up to 2 values");
+        e.invalid(ips, "may only hold up to 2 values");
     }
     if bad {
         return;
     }
     let is_v6 = |text: &str| text.parse::<IpAddr>().is_ok_and(|ip| ip.is_ipv6());
     if ips.len() > 1 && is_v6(ips.index(0).str()) == is_v6(ips.index(1).str()) {
-        e.invalid(&ips, "may specify no more than one IP for each IP family");
+        e.invalid(ips, "may specify no more than one IP for each IP family");
     }
     if !is_headless(spec) {
         for (i, (address, family)) in ips.items().zip(families.items()).enumerate() {
@@ -249,7 +252,8 @@ pub(super) fn service_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let old_spec = before.get("spec");
     let kinds = [spec.get("type").str(), old_spec.get("type").str()];
     if !kinds.contains(&"ExternalName") && !(is_headless(&spec) && is_headless(&old_spec)) {
-        let (ips, old_ips) = (spec.get("clusterIPs"), old_spec.get("clusterIPs"));
+        let named = addresses(&spec);
+        let (ips, old_ips) = (spec.get("clusterIPs").with(&named), old_spec.get("clusterIPs"));
         if ips.len() == old_ips.len() {
             for (i, (new, old)) in ips.items().zip(old_ips.items()).enumerate() {
                 if new.str() != old.str() {

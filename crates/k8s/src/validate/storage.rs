@@ -11,10 +11,10 @@ use crate::names;
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
 
-fn access_modes(e: &mut Errors, spec: &At<'_, '_>) {
+fn access_modes(e: &mut Errors, spec: &At<'_, '_>, missing: &str) {
     let modes = spec.get("accessModes");
     if modes.is_empty() {
-        e.required(&modes, "at least 1 access mode is required");
+        e.required(&modes, missing);
     }
     for mode in modes.items().filter(|m| !MODES.contains(&m.str())) {
         e.not_supported(&modes.with(mode.value), &MODES);
@@ -26,7 +26,7 @@ fn access_modes(e: &mut Errors, spec: &At<'_, '_>) {
 }
 
 pub(super) fn claim_spec(e: &mut Errors, spec: &At<'_, '_>) {
-    access_modes(e, spec);
+    access_modes(e, spec, "at least 1 access mode is required");
     label_selector(e, &spec.get("selector"));
     let resources = spec.get("resources");
     let requests = resources.get("requests");
@@ -46,21 +46,6 @@ pub(super) fn claim_spec(e: &mut Errors, spec: &At<'_, '_>) {
         }
     }
     e.optional_one_of(&spec.get("volumeMode"), &VOLUME_MODES);
-    for source in ["dataSource", "dataSourceRef"] {
-        let at = spec.get(source);
-        if !at.is_set() {
-            continue;
-        }
-        for field in ["name", "kind"] {
-            if at.get(field).is_empty() {
-                e.required(&at.get(field), "");
-            }
-        }
-        if at.get("apiGroup").is_empty() && at.get("kind").str() != "PersistentVolumeClaim" {
-            let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
-            e.invalid_value(&at, at.get("kind").value, detail);
-        }
-    }
 }
 
 pub(super) fn claim(e: &mut Errors, object: &At<'_, '_>) {
@@ -73,7 +58,7 @@ pub(super) fn claim_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let before = At::root(old);
     let old_spec = before.get("spec");
     let bound = object.get("status").get("phase").str() == "Bound";
-    let frozen = |value: &Value, other: &At<'_, '_>| {
+    let frozen = |value: &Value| {
         let mut value = value.clone();
         let Some(map) = value.as_object_mut() else { return value };
         if old_spec.get("volumeName").is_empty() {
@@ -87,10 +72,9 @@ pub(super) fn claim_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
             let requests = map.get_mut("resources").and_then(|r| r.get_mut("requests"));
             requests.and_then(Value::as_object_mut).map(|r| r.remove("storage"));
         }
-        let _ = other;
         value
     };
-    if !same(&frozen(spec.value, &spec), &frozen(old_spec.value, &spec)) {
+    if !same(&frozen(spec.value), &frozen(old_spec.value)) {
         let detail = "spec is immutable after creation except resources.requests and volumeAttributesClassName for \
                       bound claims\n";
         e.forbidden(&spec, detail);
@@ -142,12 +126,16 @@ const PLUGINS: [&str; 22] = [
 
 pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
-    access_modes(e, &spec);
+    access_modes(e, &spec, "");
     let capacity = spec.get("capacity");
     if capacity.is_empty() {
         e.required(&capacity, "");
-    } else if !capacity.key("storage").is_set() || capacity.len() > 1 {
+    }
+    if !capacity.key("storage").is_set() || capacity.len() > 1 {
         e.not_supported(&capacity, &["storage"]);
+        if let Some(last) = e.0.last_mut() {
+            last.value = capacity.value.to_string();
+        }
     }
     for (_, value) in capacity.entries() {
         if let Some(size) = quantity(&value).filter(|q| q.is_zero() || q.is_negative()) {
@@ -233,15 +221,7 @@ pub(super) fn class(e: &mut Errors, object: &At<'_, '_>) {
 
 pub(super) fn class_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     for field in ["parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"] {
-        if same(object.get(field).value, &old[field]) {
-            continue;
-        }
-        match field {
-            "reclaimPolicy" | "volumeBindingMode" => e.invalid(&object.get(field), "field is immutable"),
-            _ => {
-                e.forbidden(&object.get(field), "updates to {field} are forbidden.".replace("{field}", field))
-            }
-        }
+        e.immutable(&object.get(field), &old[field]);
     }
     class(e, object);
 }

@@ -191,15 +191,18 @@ fn projected(e: &mut Errors, volume: &At<'_, '_>) {
             if seconds.int().is_some_and(|s| s > 1 << 32) {
                 e.invalid(&seconds, "may not specify a duration larger than 2^32 seconds");
             }
-            required(e, &token, &["path"]);
-            e.volume_path(&token.get("path"));
+            // Upstream reports the path at the volume.
+            let path = volume.get("path").with(token.get("path").value);
+            if path.is_empty() {
+                e.required(&path, "");
+            } else {
+                e.volume_path(&path);
+            }
         }
         if source.get("clusterTrustBundle").is_set() || source.get("podCertificate").is_set() {
             found += 1;
         }
-        if found == 0 {
-            e.required(&source, "must specify at least 1 source");
-        } else if found > 1 {
+        if found > 1 {
             e.forbidden(&source, "may not specify more than 1 volume type per source");
         }
     }
