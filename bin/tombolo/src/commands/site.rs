@@ -1,8 +1,14 @@
 //! `tombolo site`: a small cluster in one process.
 
+use std::net::SocketAddr;
+use std::str::FromStr;
+
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserver::{Cidr, Server};
+use tombolo_net::Subnet;
+use tombolo_node::image::ImageConfig;
+use tombolo_node::{Listen, Node, NodeConfig, RuntimeChoice};
 use tombolo_workload::{Ca, Options};
 
 use crate::{start, ties};
@@ -19,9 +25,12 @@ pub struct Args {
     /// Run containers on this machine too (needs root)
     #[arg(long)]
     node: bool,
+    /// What makes the containers: embedded, or cri=SOCKET
+    #[arg(long, default_value = "embedded", value_parser = runtime, value_name = "RUNTIME")]
+    runtime: RuntimeChoice,
     /// Addresses of pods
     #[arg(long, default_value = "10.42.0.0/16", value_name = "CIDR")]
-    pod_cidr: Cidr,
+    pod_cidr: Subnet,
     /// Addresses of services
     #[arg(long, default_value = "10.96.0.0/16", value_name = "CIDR")]
     service_cidr: Cidr,
@@ -41,9 +50,54 @@ pub async fn run(args: Args) -> Result<()> {
         ..Options::site(stop.clone())
     };
     tokio::spawn(tombolo_workload::run(controllers, options));
+    let _node = match args.node {
+        true => Some(start_node(&server, &args, stop.clone()).await?),
+        false => None,
+    };
     let site = start::client(&server, "system:tombolo:site");
     tokio::spawn(ties::run(site, server.clone(), None, stop.clone()));
     let address = start::listen(&server, &args.start).await?;
     start::say_ready("site", address, &args.start);
     start::run_until_asked(&server, stop).await
+}
+
+/// The image of the sample application; it is part of this binary, so that `tombolo up` pulls nothing.
+const HELLO: &str = "tombolo.dev/hello:1";
+const HELLO_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hello"));
+const KUBELET_PORT: u16 = 10250;
+
+async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Result<Node> {
+    let listen = args.start.listen.ip();
+    let mut config = NodeConfig::new(
+        start::client(server, &format!("system:node:{}", args.name)),
+        &args.name,
+        args.start.data_dir.join("node"),
+    );
+    config.runtime = args.runtime.clone();
+    config.pod_cidr = Some(args.pod_cidr);
+    config.service_cidr = Some(Subnet::from_str(&args.service_cidr.to_string())?);
+    config.listen = Some(Listen {
+        address: SocketAddr::new(listen, KUBELET_PORT),
+        client_ca: Some(server.ca().certificate.clone()),
+    });
+    if !listen.is_unspecified() {
+        config.addresses = vec![listen];
+    }
+    config.shutdown = stop;
+    let node = Node::start(config).await?;
+    let entrypoint = Some(vec!["/hello".to_owned()]);
+    node.images().add_builtin(
+        HELLO,
+        &[("/hello", 0o755, HELLO_PROGRAM)],
+        ImageConfig { entrypoint, ..Default::default() },
+    )?;
+    Ok(node)
+}
+
+fn runtime(text: &str) -> Result<RuntimeChoice, String> {
+    match text.strip_prefix("cri=") {
+        Some(socket) => Ok(RuntimeChoice::Cri(socket.into())),
+        None if text == "embedded" => Ok(RuntimeChoice::Embedded),
+        None => Err("write embedded, or cri=SOCKET".into()),
+    }
 }
