@@ -106,8 +106,20 @@ impl<'a> Board<'a> {
 
     /// The best seat for one more replica among those that allow it and that `wanted` accepts.
     pub fn best(&self, wanted: impl Fn(usize, &Seat) -> bool) -> Option<usize> {
-        let possible = (0..self.seats.len()).filter(|at| self.allows(*at) && wanted(*at, &self.seats[*at]));
-        possible.max_by_key(|at| self.urgency(*at))
+        let domains_wanted = self.required.iter().any(Domains::wants_more_domains);
+        let mut best: Option<(Urgency, usize)> = None;
+        for (at, seat) in self.seats.iter().enumerate() {
+            // A later group can only win by opening a domain; not looking closer saves most of the time.
+            let hopeless = best.as_ref().is_some_and(|(_, best)| seat.group > self.seats[*best].group);
+            if (hopeless && !domains_wanted) || !self.allows(at) || !wanted(at, seat) {
+                continue;
+            }
+            let urgency = self.urgency(at);
+            if best.as_ref().is_none_or(|(best, _)| urgency > *best) {
+                best = Some((urgency, at));
+            }
+        }
+        best.map(|(_, at)| at)
     }
 
     /// Puts up to `replicas` down, best seat first; returns how many found one.

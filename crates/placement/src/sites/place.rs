@@ -129,7 +129,7 @@ fn seat(ask: &Ask, place: &Place, open: bool, then: Then, score: i64) -> Seat {
 
 /// How many replicas the place can hold, those it has included.
 fn cap_of(place: &Place) -> Option<u32> {
-    let held = place.held.cloned().unwrap_or_default();
+    let Some(held) = place.held else { return place.fits };
     if held.stuck > 0 {
         // The site knows better than its numbers.
         return Some(held.assigned.saturating_sub(held.stuck));

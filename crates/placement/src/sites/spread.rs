@@ -110,12 +110,16 @@ impl<'a> Domains<'a> {
 
     /// Whether more domains are wanted and this place is in one that is not used yet.
     pub fn opens_wanted(&self, place: usize) -> bool {
-        self.missing_domains(u32::MAX) > 0 && self.domain(place).is_some_and(|d| self.counts[d] == 0)
+        self.wants_more_domains() && self.domain(place).is_some_and(|d| self.counts[d] == 0)
     }
 
     /// Whether another place would serve this spread better than this one.
     pub fn disappoints(&self, place: usize) -> bool {
-        !self.allows(place) || (self.missing_domains(u32::MAX) > 0 && !self.opens_wanted(place))
+        !self.allows(place) || (self.wants_more_domains() && !self.opens_wanted(place))
+    }
+
+    pub fn wants_more_domains(&self) -> bool {
+        self.missing_domains(u32::MAX) > 0
     }
 
     /// Domains still wanted, as far as there are domains and replicas for them.
