@@ -102,9 +102,10 @@ impl<'v> Side<'v> {
         let written = match self {
             Side::Absent => return Side::Absent,
             Side::Zero => None,
-            Side::Value(value) => value.get(name).filter(|v| !(v.is_null() && members.is_struct())),
+            Side::Value(value) => value.get(name),
         };
         match written {
+            Some(Value::Null) if members.is_struct() => Side::Zero,
             Some(value) => Side::Value(value),
             None if members.field(name).is_some_and(|f| f.required) => Side::Zero,
             None => Side::Absent,

@@ -120,7 +120,10 @@ impl Attempt<'_> {
     /// Removes what the manager set last time, except what it still sets or somebody else owns.
     fn prune(&self, merged: Value, last: &Fields, mine: &Fields, others: &[Entry]) -> Value {
         let named = |set: &Fields| with_named(set, Some(self.schema));
-        let without = |set: &Fields| remove(&merged, set, self.schema).unwrap_or(Value::Object(Map::new()));
+        let without = |set: &Fields| match remove(&merged, set, self.schema) {
+            Some(object @ Value::Object(_)) => object,
+            _ => Value::Object(Map::new()),
+        };
         let last = named(last);
         let first_cut = without(&last);
         let mut managed = mine.clone();
@@ -160,6 +163,10 @@ impl Attempt<'_> {
     }
 
     fn finish(&self, mut object: Value, entries: Vec<Entry>) -> Applied {
+        // Built-in types write no null that means anything; a custom resource's schema decides about its own.
+        if matches!(self.schema, Schema::Type(_)) {
+            drop_nulls(&mut object);
+        }
         if self.write.manager == "kubectl" {
             refresh_last_applied(&mut object, self.config);
         }
@@ -224,6 +231,17 @@ fn unowned(set: &mut Fields) {
         if metadata.is_empty() {
             set.remove("f:metadata");
         }
+    }
+}
+
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
     }
 }
 

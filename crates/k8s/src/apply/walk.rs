@@ -48,7 +48,8 @@ pub(super) fn item_schema<'a>(form: &Form<'a>) -> Schema<'a> {
     }
 }
 
-/// The object without the members of `set`. Containers that become empty go too.
+/// The object without the members of `set`. A container that becomes empty without being a member itself becomes
+/// null: it is still there for whoever owns it.
 pub(super) fn remove(value: &Value, set: &Fields, schema: Schema<'_>) -> Option<Value> {
     match schema.form(value) {
         Form::Leaf => Some(value.clone()),
@@ -61,7 +62,7 @@ pub(super) fn remove(value: &Value, set: &Fields, schema: Schema<'_>) -> Option<
                     out.insert(name.clone(), kept);
                 }
             }
-            (map.is_empty() || !out.is_empty()).then_some(Value::Object(out))
+            Some(if out.is_empty() && !map.is_empty() { Value::Null } else { Value::Object(out) })
         }
         form @ (Form::Set | Form::Keyed(..)) => {
             let schema = item_schema(&form);
@@ -70,7 +71,7 @@ pub(super) fn remove(value: &Value, set: &Fields, schema: Schema<'_>) -> Option<
                 .into_iter()
                 .filter_map(|(element, item)| remove_element(item, set, &element, schema))
                 .collect();
-            (list.is_empty() || !kept.is_empty()).then_some(Value::Array(kept))
+            Some(if kept.is_empty() && !list.is_empty() { Value::Null } else { Value::Array(kept) })
         }
     }
 }
