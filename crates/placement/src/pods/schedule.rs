@@ -69,8 +69,7 @@ pub fn schedule(cluster: &Cluster, pod: &PodView) -> Decision {
 /// For DaemonSets, and for checking again before a late binding.
 pub fn check(cluster: &Cluster, pod: &PodView, node: &str) -> Result<(), Vec<Why>> {
     let state = State::new(cluster, pod);
-    let candidate = state.candidates().find(|candidate| candidate.node.name == node);
-    match candidate {
+    match state.candidate(node) {
         Some(candidate) => Filter::all(&filters(), &state, &candidate),
         None => Err(vec![Why::OtherNode]),
     }

@@ -87,6 +87,12 @@ impl<'c> State<'c> {
         self.cluster.slots().filter_map(|(at, slot)| Some(Candidate { at, slot, node: slot.node.as_ref()? }))
     }
 
+    pub fn candidate(&self, node: &str) -> Option<Candidate<'c>> {
+        let at = self.cluster.slot_of(node)?;
+        let slot = self.cluster.slot(at);
+        Some(Candidate { at, slot, node: slot.node.as_ref()? })
+    }
+
     fn count_spread(&mut self, topologies: &mut Topologies<'c>) {
         let (cluster, pod) = (self.cluster, self.pod);
         let mut keys_of = |required: bool| -> Vec<Rc<_>> {

@@ -28,7 +28,8 @@ pub struct Explanation {
     pub site: String,
     /// Empty for an ordinary site.
     pub part: String,
-    /// The workload goes here. Also true for a copy of a duplicated workload that has no replicas.
+    /// The workload goes here, or stays. Also true with no replicas: for a copy of a duplicated workload, and
+    /// for a workload that was here and is scaled to nothing now.
     pub chosen: bool,
     /// What it gets.
     pub replicas: u32,

@@ -200,7 +200,7 @@ fn explain(
     let mut explained: Vec<Explanation> = (places.iter().zip(refusals))
         .map(|(place, refusal)| {
             let (seat, open) = (&board.seats[place.at], refusal.is_none());
-            let (chosen, replicas) = (seat.count > 0, outcome.replicas[place.at]);
+            let (chosen, replicas) = (is_chosen(ask, place, seat), outcome.replicas[place.at]);
             Explanation {
                 site: place.site.name.clone(),
                 part: place.part.name.clone(),
@@ -212,7 +212,7 @@ fn explain(
                 score: (seat.score / 100) as u32,
                 reason: match refusal {
                     Some(refusal) => refusal.reason,
-                    None => open_reason(ask, place, board, replicas, last_rank),
+                    None => open_reason(ask, place, board, chosen, replicas, last_rank),
                 },
             }
         })
@@ -225,10 +225,24 @@ fn explain(
     explained
 }
 
-fn open_reason(ask: &Ask, place: &Place, board: &Board, replicas: u32, last_rank: u32) -> Reason {
+/// A workload scaled to nothing stays where it was: scaling is not removing.
+fn is_chosen(ask: &Ask, place: &Place, seat: &Seat) -> bool {
+    let rests_here =
+        ask.request.replicas == 0 && place.held.is_some() && (seat.open || seat.then == Then::Keep);
+    seat.count > 0 || rests_here
+}
+
+fn open_reason(
+    ask: &Ask,
+    place: &Place,
+    board: &Board,
+    chosen: bool,
+    replicas: u32,
+    last_rank: u32,
+) -> Reason {
     let seat = &board.seats[place.at];
     let full = cap_of(place).is_some_and(|cap| replicas >= cap);
-    match (seat.count > 0, full) {
+    match (chosen, full) {
         (true, true) => Reason::ChosenFull,
         (true, false) => Reason::Chosen,
         (false, true) => {

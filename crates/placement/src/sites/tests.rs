@@ -158,6 +158,23 @@ fn a_duplicated_object_without_replicas_is_still_chosen() {
     assert!(decision.sites[0].chosen && decision.sites[0].replicas == 0 && decision.unplaced == 0);
 }
 
+#[test]
+fn a_workload_scaled_to_nothing_stays_where_it_was() {
+    let sites = [site("a", 5), site("b", 5)];
+    let asleep = place(&sites, &Rule::default(), &held(ask(0), &[("a", 3)]));
+    let chosen = |decision: &Decision| decision.sites.iter().map(|e| e.chosen).collect::<Vec<_>>();
+    assert_eq!((chosen(&asleep), counts(&asleep).len()), (vec![true, false], 0));
+    assert_eq!(chosen(&place(&sites, &Rule::default(), &held(ask(0), &[("a", 0)]))), [true, false]);
+    assert_eq!(
+        chosen(&place(
+            &sites,
+            &Rule { sites: vec![named("b")], ..Rule::default() },
+            &held(ask(0), &[("a", 0)])
+        )),
+        [false, false]
+    );
+}
+
 fn edge_first() -> Rule {
     Rule { prefer: vec![tier("edge"), tier("cloud")], ..Rule::default() }
 }
