@@ -25,7 +25,9 @@ pub enum PatchError {
     /// The patch itself is malformed: 400.
     #[error("{0}")]
     BadRequest(String),
-    /// The patch is well formed but does not fit this object: 422.
+    /// The patch is well formed but does not fit this object: 422, reason `Invalid`. Upstream's message is then "the
+    /// server rejected our request due to an error in our request", with this text in a cause of type
+    /// `UnexpectedServerResponse`.
     #[error("{0}")]
     Unprocessable(String),
     /// Too many operations: 413.

@@ -203,7 +203,8 @@ fn merge_ordered(
     if let Some(patch) = patch {
         check_order(patch, order, rules.key)?;
     }
-    let server_order = live.clone().unwrap_or_default();
+    let server_order =
+        places(live.as_deref().unwrap_or_default(), patch.map_or(&[], Vec::as_slice), rules.key);
     let merged = match (live, patch) {
         (None, None) => return Ok(()),
         (Some(live), None) => live,
@@ -215,25 +216,41 @@ fn merge_ordered(
     Ok(())
 }
 
+/// The places that elements only the server has are kept by. Upstream deletes in place, so an element that the patch
+/// adds takes the place of one that it deletes, as far as there are any.
+fn places(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
+    let same = |a: &Value, b: &Value| a.get(key).is_some() && a.get(key) == b.get(key);
+    if key.is_empty() {
+        return live.to_vec();
+    }
+    let (gone, rest): (Vec<_>, Vec<_>) =
+        patch.iter().partition(|p| p.get(DIRECTIVE).is_some_and(|d| d == "delete"));
+    let mut out: Vec<Value> = live.iter().filter(|l| !gone.iter().any(|g| same(g, l))).cloned().collect();
+    let free = live.len() - out.len();
+    let added = rest.into_iter().filter(|p| p.get(DIRECTIVE).is_none() && !live.iter().any(|l| same(l, p)));
+    out.extend(added.take(free).cloned());
+    out
+}
+
 /// What the patch adds must appear in the order list, in that order.
 fn check_order(patch: &[Value], order: &[Value], key: &str) -> Result<(), PatchError> {
     if order.is_empty() {
         return Ok(());
     }
-    let mut steps = order.iter();
-    for item in patch.iter().filter(|v| v.get(DIRECTIVE).is_none()) {
-        let wanted = identity(item, key)?;
-        loop {
-            let Some(step) = steps.next() else {
-                return Err(contradiction(format!(
-                    "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
-                    Value::from(patch.to_vec()),
-                    Value::from(order.to_vec())
-                )));
-            };
-            if identity(step, key)? == wanted {
-                break;
-            }
+    let mut steps = order.iter().peekable();
+    for item in patch.iter().filter(|v| v.get(DIRECTIVE).is_none_or(|d| d != "delete")) {
+        let directive = item.get(DIRECTIVE).is_some();
+        let wanted = if directive { None } else { Some(identity(item, key)?) };
+        let mut found = directive && steps.peek().is_some();
+        while !found && let Some(step) = steps.next() {
+            found = Some(identity(step, key)?) == wanted;
+        }
+        if !found {
+            return Err(contradiction(format!(
+                "The order in patch list:\n{}\n doesn't match {SET_ORDER} list:\n{}\n",
+                Value::from(patch.to_vec()),
+                Value::from(order.to_vec())
+            )));
         }
     }
     Ok(())

@@ -117,6 +117,17 @@ fn set_element_order_arranges_and_keeps_what_only_the_server_has() {
 }
 
 #[test]
+fn an_added_element_takes_the_place_of_a_deleted_one() {
+    let live = json!({"spec": {"containers": [{"name": "a"}, {"name": "side"}, {"name": "b"}]}});
+    let patch = json!({"spec": {
+        "$setElementOrder/containers": [{"name": "new"}, {"name": "b"}],
+        "containers": [{"name": "a", "$patch": "delete"}, {"name": "new"}, {"name": "b"}],
+    }});
+    let patched = pod(live, patch).unwrap();
+    assert_eq!(patched["spec"]["containers"], json!([{"name": "side"}, {"name": "new"}, {"name": "b"}]));
+}
+
+#[test]
 fn retain_keys_clears_the_other_members_of_a_union() {
     let live = json!({"spec": {"strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}}});
     let patch = json!({"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}});
