@@ -33,6 +33,11 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         }
         ["api" | "apis", ..] => discovery::handle(call, &parts).await,
         ["openapi", ..] => openapi::handle(call, &parts).await,
+        [".well-known", "openid-configuration"] => Ok(openid(call)),
+        ["openid", "v1", "jwks"] => {
+            let keys = call.app.access.signer.jwks().to_string();
+            Ok(bytes_response(StatusCode::OK, "application/jwk-set+json", keys))
+        }
         [] => Ok(json_response(
             StatusCode::OK,
             &json!({"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}),
@@ -49,6 +54,18 @@ fn health(call: &Call) -> Response<Body> {
         (false, false) => (StatusCode::OK, "ok"),
     };
     bytes_response(code, "text/plain; charset=utf-8", text)
+}
+
+/// Where others find the keys that verify service-account tokens.
+fn openid(call: &Call) -> Response<Body> {
+    let issuer = &call.app.config.issuer;
+    let host = call.header(http::header::HOST).unwrap_or("kubernetes.default.svc");
+    let document = json!({
+        "issuer": issuer, "jwks_uri": format!("https://{host}/openid/v1/jwks"),
+        "response_types_supported": ["id_token"], "subject_types_supported": ["public"],
+        "id_token_signing_alg_values_supported": ["ES256"],
+    });
+    json_response(StatusCode::OK, &document)
 }
 
 fn version() -> Response<Body> {

@@ -214,6 +214,11 @@ impl Server {
         self.app.keys.client_certificate(user, groups)
     }
 
+    /// A serving certificate signed by this server's CA, for another listener of the same process.
+    pub fn server_certificate(&self, names: &[String], addresses: &[IpAddr]) -> Result<PemPair, KeyError> {
+        self.app.keys.server_certificate(names, addresses)
+    }
+
     /// A kubeconfig with a fresh certificate of an administrator (group `system:masters`).
     pub fn admin_kubeconfig(&self, server_url: &str) -> Result<String, KeyError> {
         let client = self.client_certificate("kubernetes-admin", &[auth::identity::GROUP_MASTERS])?;

@@ -58,18 +58,16 @@ pub fn read_applied(
     let bad = |e: decode::DecodeError| Failure::bad_request(format!("error decoding YAML: {e}"));
     // Ownership follows what the client wrote, so the configuration is not brought into canonical form; the typed
     // pass only finds what strict validation would refuse.
-    let mut value = if bytes.first() == Some(&b'{') {
-        decode::json(bytes, None).map_err(bad)?.value
-    } else {
-        decode::yaml(bytes, None).map_err(bad)?.value
-    };
+    let json = bytes.first() == Some(&b'{');
+    let read = |type_| if json { decode::json(bytes, type_) } else { decode::yaml(bytes, type_) };
+    let decode::Decoded { mut value, mut warnings } = read(None).map_err(bad)?;
     if !value.is_object() {
         return Err(Failure::bad_request("error decoding YAML: the configuration is not an object"));
     }
-    let warnings = match &resource.schema {
-        Schema::BuiltIn(row) => decode::yaml(bytes, Some(row.type_())).map_err(bad)?.warnings,
-        Schema::Custom(custom) => custom.prune(&mut value.clone()),
-    };
+    match &resource.schema {
+        Schema::BuiltIn(row) => warnings = read(Some(row.type_())).map_err(bad)?.warnings,
+        Schema::Custom(custom) => warnings.extend(custom.prune(&mut value.clone())),
+    }
     match options.validation {
         _ if warnings.is_empty() => {}
         FieldValidation::Ignore => {}

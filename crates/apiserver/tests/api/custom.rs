@@ -1,0 +1,157 @@
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
+
+fn definition() -> Value {
+    let schema = |extra: Value| {
+        let mut properties = json!({"color": {"type": "string", "default": "red"}, "replicas": {"type": "integer", "maximum": 10}});
+        for (key, value) in extra.as_object().unwrap() {
+            properties[key] = value.clone();
+        }
+        let status = json!({"type": "object", "properties": {"replicas": {"type": "integer"}}});
+        json!({"openAPIV3Schema": {"type": "object", "properties": {"spec": {"type": "object", "properties": properties}, "status": status}}})
+    };
+    let scale = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+    json!({
+        "metadata": {"name": "foos.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced", "names": {"plural": "foos", "kind": "Foo", "singular": "foo"},
+            "versions": [
+                {"name": "v1", "served": true, "storage": true, "schema": schema(json!({})),
+                 "subresources": {"status": {}, "scale": scale}, "selectableFields": [{"jsonPath": ".spec.color"}],
+                 "additionalPrinterColumns": [{"name": "Color", "type": "string", "jsonPath": ".spec.color"}]},
+                {"name": "v1beta1", "served": true, "storage": false, "schema": schema(json!({"size": {"type": "string", "default": "big"}})),
+                 "subresources": {"status": {}}},
+            ],
+        },
+    })
+}
+
+fn foo(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Foo", "metadata": {"name": name}, "spec": spec})
+}
+
+async fn defined() -> Client {
+    let client = Client::new().await;
+    client.get(FOOS).await.expect(404);
+    let made = client.post(DEFINITIONS, definition()).await.expect(201);
+    let established = made["status"]["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "Established" && c["status"] == "True");
+    assert!(established, "{made}");
+    client
+}
+
+#[tokio::test]
+async fn a_defined_kind_is_served_at_once_with_defaults_and_without_unknown_fields() {
+    let client = defined().await;
+    let made = client.post(FOOS, foo("a", json!({"bogus": 1, "replicas": 2}))).await;
+    assert_eq!(made.warnings, ["299 - \"unknown field \\\"spec.bogus\\\"\""]);
+    assert_eq!(made.expect(201)["spec"], json!({"color": "red", "replicas": 2}));
+    client.post(FOOS, foo("b", json!({"replicas": 11}))).await.expect(422);
+    let groups = client.get("/apis/example.com/v1").await.expect(200);
+    assert_eq!(groups["resources"][0]["name"], "foos");
+}
+
+#[tokio::test]
+async fn each_version_shows_the_object_in_its_own_form() {
+    let client = defined().await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    let path = "/apis/example.com/v1beta1/namespaces/default/foos/a";
+    let beta = client.get(path).await.expect(200);
+    assert_eq!(beta["apiVersion"], "example.com/v1beta1");
+    assert_eq!(beta["spec"], json!({"color": "red", "size": "big"}));
+    let list = client.get("/apis/example.com/v1beta1/foos").await.expect(200);
+    assert_eq!(list["items"][0]["spec"]["size"], "big");
+}
+
+#[tokio::test]
+async fn a_default_added_later_shows_on_what_was_stored_before() {
+    let client = defined().await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    let add = json!([{
+        "op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/shape",
+        "value": {"type": "string", "default": "round"},
+    }]);
+    client.send(Method::PATCH, &path, "application/json-patch+json", add.to_string()).await.expect(200);
+    assert_eq!(client.get(&format!("{FOOS}/a")).await.expect(200)["spec"]["shape"], "round");
+    assert_eq!(client.get(FOOS).await.expect(200)["items"][0]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
+async fn status_and_scale_are_subresources() {
+    let client = defined().await;
+    client.post(FOOS, foo("a", json!({"replicas": 1}))).await.expect(201);
+    let path = format!("{FOOS}/a");
+    let status = client.merge(&format!("{path}/status"), json!({"status": {"replicas": 1}, "spec": {"color": "blue"}})).await;
+    let status = status.expect(200);
+    assert_eq!((&status["status"]["replicas"], &status["spec"]["color"]), (&json!(1), &json!("red")));
+    assert_eq!(status["metadata"]["generation"], 1);
+    let scale = client.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 4}})).await.expect(200);
+    assert_eq!((&scale["kind"], &scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!("Scale"), &json!(4), &json!(1)));
+    assert_eq!(client.get(&path).await.expect(200)["metadata"]["generation"], 2);
+}
+
+#[tokio::test]
+async fn custom_kinds_take_no_strategic_merge_and_no_protobuf() {
+    let client = defined().await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    let kind = "application/strategic-merge-patch+json";
+    client.send(Method::PATCH, &format!("{FOOS}/a"), kind, "{}").await.expect(415);
+    client.send(Method::POST, FOOS, "application/vnd.kubernetes.protobuf", "k8s\0").await.expect(415);
+}
+
+#[tokio::test]
+async fn selectable_fields_and_columns_come_from_the_definition() {
+    let client = defined().await;
+    for (name, color) in [("a", "red"), ("b", "blue")] {
+        client.post(FOOS, foo(name, json!({"color": color}))).await.expect(201);
+    }
+    let list = client.get(&format!("{FOOS}?fieldSelector=spec.color%3Dblue")).await.expect(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    let table = client.with_header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").get(FOOS).await.expect(200);
+    assert_eq!(table["rows"][1]["cells"], json!(["b", "blue"]));
+}
+
+#[tokio::test]
+async fn apply_of_a_custom_kind_owns_field_by_field() {
+    let client = defined().await;
+    let path = format!("{FOOS}/a");
+    client.apply(&path, "one", foo("a", json!({"color": "blue"}))).await.expect(201);
+    client.apply(&path, "two", foo("a", json!({"replicas": 3}))).await.expect(200);
+    let refused = client.apply(&path, "two", foo("a", json!({"replicas": 3, "color": "green"}))).await.expect(409);
+    assert_eq!(refused["details"]["causes"][0]["field"], ".spec.color");
+}
+
+#[tokio::test]
+async fn deleting_a_definition_deletes_its_objects() {
+    let client = defined().await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    client.delete(&path).await.expect(200);
+    let gone = async {
+        while client.get(&path).await.code != 404 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), gone).await.expect("the definition stays");
+    client.get(FOOS).await.expect(404);
+    client.post(DEFINITIONS, definition()).await.expect(201);
+    assert_eq!(client.get(FOOS).await.expect(200)["items"], json!([]));
+}
+
+#[tokio::test]
+async fn names_that_are_taken_are_not_accepted() {
+    let client = defined().await;
+    let mut other = definition();
+    other["metadata"]["name"] = "bars.example.com".into();
+    other["spec"]["names"] = json!({"plural": "bars", "kind": "Foo", "singular": "bar"});
+    let made = client.post(DEFINITIONS, other).await.expect(201);
+    let accepted = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
+    assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("KindConflict")));
+}

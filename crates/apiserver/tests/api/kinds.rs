@@ -1,0 +1,182 @@
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::client::Client;
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+async fn with_account() -> Client {
+    let client = Client::new().await;
+    client.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.expect(201);
+    client
+}
+
+fn pod(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+}
+
+#[tokio::test]
+async fn a_pod_gets_an_account_a_token_a_priority_and_a_phase() {
+    let client = with_account().await;
+    let made = client.post(PODS, pod("a")).await.expect(201);
+    assert_eq!(made["spec"]["serviceAccountName"], "default");
+    assert!(made["spec"]["volumes"][0]["name"].as_str().unwrap().starts_with("kube-api-access-"));
+    assert_eq!(made["spec"]["containers"][0]["volumeMounts"][0]["readOnly"], true);
+    assert_eq!((&made["spec"]["priority"], &made["status"]["phase"]), (&json!(0), &json!("Pending")));
+    assert_eq!(made["spec"]["tolerations"].as_array().unwrap().len(), 2);
+    assert_eq!(made["status"]["qosClass"], "BestEffort");
+}
+
+#[tokio::test]
+async fn a_binding_sets_the_node_once() {
+    let client = with_account().await;
+    client.post(PODS, pod("a")).await.expect(201);
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
+    client.post(&format!("{PODS}/a/binding"), binding.clone()).await.expect(201);
+    let bound = client.get(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    client.post(&format!("{PODS}/a/binding"), binding).await.expect(409);
+    let on_node = client.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.expect(200);
+    assert_eq!(on_node["items"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn a_bound_pod_is_deleted_in_two_steps() {
+    let client = with_account().await;
+    client.post(PODS, pod("a")).await.expect(201);
+    let binding = json!({"target": {"kind": "Node", "name": "n1"}});
+    client.post(&format!("{PODS}/a/binding"), binding).await.expect(201);
+    let marked = client.delete(&format!("{PODS}/a")).await.expect(200);
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    client.get(&format!("{PODS}/a")).await.expect(200);
+    client.delete(&format!("{PODS}/a?gracePeriodSeconds=0")).await.expect(200);
+    client.get(&format!("{PODS}/a")).await.expect(404);
+}
+
+#[tokio::test]
+async fn an_eviction_waits_for_its_budget() {
+    let client = with_account().await;
+    let mut labelled = pod("a");
+    labelled["metadata"]["labels"] = json!({"app": "x"});
+    client.post(PODS, labelled).await.expect(201);
+    client.merge(&format!("{PODS}/a/status"), json!({"status": {"phase": "Running"}})).await.expect(200);
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}}});
+    client.post(budgets, budget).await.expect(201);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}});
+    let refused = client.post(&format!("{PODS}/a/eviction"), eviction.clone()).await.expect(429);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "DisruptionBudget");
+    let allow = json!({"status": {"observedGeneration": 1, "disruptionsAllowed": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}});
+    client.merge(&format!("{budgets}/b/status"), allow).await.expect(200);
+    client.post(&format!("{PODS}/a/eviction"), eviction).await.expect(201);
+    client.get(&format!("{PODS}/a")).await.expect(404);
+    let left = client.get(&format!("{budgets}/b")).await.expect(200);
+    assert_eq!(left["status"]["disruptionsAllowed"].as_i64().unwrap_or(0), 0);
+}
+
+#[tokio::test]
+async fn services_never_share_an_address_or_a_port() {
+    let client = Client::new().await;
+    let service = |i: usize| json!({"metadata": {"name": format!("s{i}")}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}});
+    let made = futures::future::join_all((0..50).map(|i| {
+        let client = client.clone();
+        async move { client.post(SERVICES, service(i)).await.expect(201) }
+    }))
+    .await;
+    let unique = |pointer: &str| {
+        made.iter().map(|s| s.pointer(pointer).unwrap().to_string()).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    assert_eq!((unique("/spec/clusterIP"), unique("/spec/ports/0/nodePort")), (50, 50));
+}
+
+#[tokio::test]
+async fn a_deleted_service_gives_its_address_back() {
+    let client = Client::new().await;
+    let service = |name: &str| json!({"metadata": {"name": name}, "spec": {"clusterIP": "10.96.7.7", "ports": [{"port": 80, "nodePort": 31000}], "type": "NodePort"}});
+    client.post(SERVICES, service("a")).await.expect(201);
+    let taken = client.post(SERVICES, service("b")).await.expect(422);
+    assert!(taken["message"].as_str().unwrap().contains("already allocated"), "{taken}");
+    client.delete(&format!("{SERVICES}/a")).await.expect(200);
+    client.post(SERVICES, service("b")).await.expect(201);
+    let kept = client.merge(&format!("{SERVICES}/b"), json!({"metadata": {"labels": {"x": "y"}}})).await.expect(200);
+    assert_eq!(kept["spec"]["clusterIP"], "10.96.7.7");
+    let plain = client.merge(&format!("{SERVICES}/b"), json!({"spec": {"type": "ClusterIP"}})).await.expect(200);
+    assert!(plain["spec"]["ports"][0].get("nodePort").is_none());
+    let other = json!({"metadata": {"name": "c"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 31000}]}});
+    client.post(SERVICES, other).await.expect(201);
+}
+
+#[tokio::test]
+async fn a_namespace_empties_before_it_goes() {
+    let client = Client::new().await;
+    let made = client.post("/api/v1/namespaces", json!({"metadata": {"name": "x"}})).await.expect(201);
+    assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "x");
+    let deleted = client.delete("/api/v1/namespaces/x").await.expect(200);
+    assert_eq!(deleted["status"]["phase"], "Terminating");
+    let refused = client.post("/api/v1/namespaces/x/configmaps", json!({"metadata": {"name": "a"}})).await.expect(403);
+    assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
+    let mut done = client.get("/api/v1/namespaces/x").await.expect(200);
+    done["spec"]["finalizers"] = json!([]);
+    client.put("/api/v1/namespaces/x/finalize", done).await.expect(200);
+    client.get("/api/v1/namespaces/x").await.expect(404);
+    client.post("/api/v1/namespaces/nowhere/configmaps", json!({"metadata": {"name": "a"}})).await.expect(404);
+    client.delete("/api/v1/namespaces/default").await.expect(403);
+}
+
+#[tokio::test]
+async fn events_have_two_faces() {
+    let client = Client::new().await;
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"kind": "Pod", "name": "a", "namespace": "default"}, "reason": "R", "message": "m"});
+    client.post("/api/v1/namespaces/default/events", event).await.expect(201);
+    let other = client.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
+    assert_eq!((&other["regarding"]["name"], &other["note"]), (&json!("a"), &json!("m")));
+    let query = "fieldSelector=regarding.name%3Da";
+    let list = client.get(&format!("/apis/events.k8s.io/v1/namespaces/default/events?{query}")).await.expect(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    let list = client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Db").await.expect(200);
+    assert_eq!(list["items"], json!([]));
+}
+
+#[tokio::test]
+async fn replicas_are_scaled_through_scale() {
+    let client = Client::new().await;
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"app": "d"}},
+        "template": {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }});
+    client.post("/apis/apps/v1/namespaces/default/deployments", deployment).await.expect(201);
+    let path = "/apis/apps/v1/namespaces/default/deployments/d/scale";
+    let scale = client.get(path).await.expect(200);
+    assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(1), &json!("app=d")));
+    let mut wanted = scale.clone();
+    wanted["spec"]["replicas"] = 3.into();
+    client.put(path, wanted.clone()).await.expect(200);
+    client.put(path, wanted).await.expect(409);
+}
+
+#[tokio::test]
+async fn a_limit_range_fills_in_and_bounds() {
+    let client = with_account().await;
+    let range = json!({"metadata": {"name": "l"}, "spec": {"limits": [{"type": "Container", "default": {"cpu": "500m"}, "max": {"cpu": "1"}}]}});
+    client.post("/api/v1/namespaces/default/limitranges", range).await.expect(201);
+    let made = client.post(PODS, pod("a")).await.expect(201);
+    assert_eq!(made["spec"]["containers"][0]["resources"]["limits"]["cpu"], "500m");
+    let mut greedy = pod("b");
+    greedy["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "2"}});
+    let refused = client.post(PODS, greedy).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("maximum cpu usage per Container is 1, but limit is 2"));
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_by_selector() {
+    let client = Client::new().await;
+    for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {
+        client.config_map(name, json!({"app": app})).await;
+    }
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let deleted = client.send(Method::DELETE, &format!("{maps}?labelSelector=app%3Dx"), "", "").await.expect(200);
+    assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
+    assert_eq!(client.get(maps).await.expect(200)["items"].as_array().unwrap().len(), 1);
+}

@@ -1,0 +1,9 @@
+//! The API in process: requests go through [`Server::handle`] on a memory store, as a client's would over HTTP.
+
+mod access;
+mod client;
+mod crud;
+mod custom;
+mod kinds;
+mod lists;
+mod watches;
