@@ -227,8 +227,9 @@ fn places(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
         patch.iter().partition(|p| p.get(DIRECTIVE).is_some_and(|d| d == "delete"));
     let mut out: Vec<Value> = live.iter().filter(|l| !gone.iter().any(|g| same(g, l))).cloned().collect();
     let free = live.len() - out.len();
-    let added = rest.into_iter().filter(|p| p.get(DIRECTIVE).is_none() && !live.iter().any(|l| same(l, p)));
-    out.extend(added.take(free).cloned());
+    let is_new = |p: &Value| p.get(DIRECTIVE).is_none() && !out.iter().any(|o| same(o, p));
+    let added: Vec<Value> = rest.into_iter().filter(|p| is_new(p)).take(free).cloned().collect();
+    out.extend(added);
     out
 }
 
