@@ -193,7 +193,7 @@ async fn empty_kind(shell: &Shell, namespace: &str, kind: Served) -> Remains {
     match outcome.await {
         Ok(left) => {
             for meta in &left {
-                for finalizer in &meta.finalizers {
+                for finalizer in meta.finalizers.iter().flatten() {
                     *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
                 }
             }
@@ -211,8 +211,7 @@ async fn empty_kind(shell: &Shell, namespace: &str, kind: Served) -> Remains {
 #[serde(rename_all = "camelCase")]
 struct Found {
     name: String,
-    #[serde(default)]
-    finalizers: Vec<String>,
+    finalizers: Option<Vec<String>>,
     deletion_timestamp: Option<String>,
 }
 
@@ -223,14 +222,14 @@ async fn list(shell: &Shell, resource: &Resource, namespace: &str) -> Result<Vec
     }
     #[derive(Deserialize)]
     struct Items {
-        #[serde(default)]
-        items: Vec<Item>,
+        // An empty list of metadata comes as null.
+        items: Option<Vec<Item>>,
     }
     let path = resource.path(namespace, "", "");
     let answer = shell.list_metadata(&path).await?;
     let items: Items = serde_json::from_str(&answer)
         .map_err(|error| ActError::Refused(format!("GET {path}: answer not understood: {error}")))?;
-    Ok(items.items.into_iter().map(|item| item.metadata).collect())
+    Ok(items.items.into_iter().flatten().map(|item| item.metadata).collect())
 }
 
 impl Controller for Namespaces {

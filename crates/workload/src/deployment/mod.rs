@@ -101,7 +101,7 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
         return actions;
     }
     if new.is_none() && !paused {
-        if recreate(snapshot) && (snapshot.old_pods_running || scale::stop_old(snapshot, &mut actions)) {
+        if recreate(snapshot) && (scale::stop_old(snapshot, &mut actions) || snapshot.old_pods_running) {
             actions.extend(progress::sync_status(snapshot));
             return actions;
         }

@@ -114,7 +114,7 @@ fn is_done(model: &Model, replicas: i32) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_rollout_keeps_to_its_limits_and_ends_from_any_state(start in start(), pace in 1..4i32) {
@@ -145,7 +145,7 @@ proptest! {
     fn recreate_never_runs_old_and_new_together(start in start(), pace in 1..4i32) {
         let start = Start { new: None, ..start };
         let mut model = build(&start, "Recreate");
-        for round in 0..100 {
+        for round in 0..40 {
             for action in plan(&snapshot(&model, 5_000 + round)) {
                 model.apply(&action);
             }
@@ -162,7 +162,7 @@ proptest! {
     fn scaling_in_the_middle_of_a_rollout_ends_at_the_new_size(start in start(), wanted in 0..12i32) {
         let mut model = build(&start, "RollingUpdate");
         model.merge::<Deployment>(NAME, json!({"spec": {"replicas": wanted}}));
-        for round in 0..200 {
+        for round in 0..80 {
             for action in plan(&snapshot(&model, 5_000 + round)) {
                 model.apply(&action);
             }

@@ -79,9 +79,10 @@ impl Tally {
                     }
                 }
                 _ if pod::is_deleting(pod) => {
-                    // A pod deleted while it ran counts as failed when it is gone from its node.
+                    // A pod deleted while it ran counts as failed, unless its true end is worth waiting for.
                     tally.terminating += 1;
-                    if uncounted && pod::node(pod).is_none() {
+                    let waits = snapshot.spec().pod_replacement_policy.as_deref() == Some("Failed");
+                    if uncounted && (!waits || super::finish::is_decided(&status) || pod::node(pod).is_none()) {
                         tally.new_failed.push(pod.clone());
                     }
                 }

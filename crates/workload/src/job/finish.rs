@@ -71,6 +71,12 @@ pub fn judge(snapshot: &Snapshot, tally: &Tally, status: &JobStatus) -> Option<E
     None
 }
 
+/// The verdict is written; only its execution is left.
+pub fn is_decided(status: &JobStatus) -> bool {
+    let verdict = |kind: &str| matches!(kind, "FailureTarget" | "SuccessCriteriaMet");
+    status.conditions.iter().flatten().any(|c| verdict(&c.type_) && c.status == "True")
+}
+
 fn known(reason: &str) -> &'static str {
     const ALL: [&str; 7] = [
         "PodFailurePolicy",

@@ -92,11 +92,10 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     let ending = finish::judge(snapshot, &tally, &status);
     let mut live: Vec<_> = tally.active.clone();
     match &ending {
-        Some(_) => {
-            // Success or failure: what still runs is stopped before the job counts as finished.
-            actions.extend(stop(snapshot, &live));
-        }
-        None if snapshot.is_suspended() => actions.extend(stop(snapshot, &live)),
+        // What still runs is stopped before the job is finished; of a failed job it counts as failed.
+        Some(finish::Ending::Failure { .. }) => actions.extend(stop(snapshot, &live, true)),
+        Some(finish::Ending::Success { .. }) => actions.extend(stop(snapshot, &live, false)),
+        None if snapshot.is_suspended() => actions.extend(stop(snapshot, &live, false)),
         None => {
             let steps = start::plan(snapshot, &tally, &mut again);
             actions.extend(steps);
@@ -131,9 +130,14 @@ fn some(count: usize) -> Option<i32> {
     i32::try_from(count).ok().filter(|count| *count > 0)
 }
 
-/// Deletes pods; their finalizer goes with it, because they were not counted and need not be.
-fn stop(snapshot: &Snapshot, pods: &[Arc<Pod>]) -> Vec<Action> {
-    let mut actions: Vec<Action> = pods.iter().map(|pod| meta::delete::<Pod>(&pod.metadata)).collect();
+/// Deletes pods; those that shall not count are let go first.
+fn stop(snapshot: &Snapshot, pods: &[Arc<Pod>], counted: bool) -> Vec<Action> {
+    let mut actions = Vec::new();
+    if !counted {
+        let held = pods.iter().filter(|pod| meta::has_finalizer(&pod.metadata, TRACKING));
+        actions.extend(held.map(|pod| without_tracking(pod)));
+    }
+    actions.extend(pods.iter().map(|pod| meta::delete::<Pod>(&pod.metadata)));
     for pod in pods {
         let message = format!("Deleted pod: {}", meta::name(&pod.metadata));
         actions.push(tell::<Job>(&snapshot.job.metadata, COMPONENT, Severity::Normal, "SuccessfulDelete", message));

@@ -78,7 +78,7 @@ fn surplus(snapshot: &Snapshot, tally: &Tally, wanted: usize) -> Vec<Action> {
         let surplus = active.len() - wanted;
         go.extend(active.into_iter().take(surplus));
     }
-    super::stop(snapshot, &go)
+    super::stop(snapshot, &go, false)
 }
 
 fn free_indexes(snapshot: &Snapshot, tally: &Tally) -> Vec<i32> {
