@@ -19,7 +19,7 @@
 mod apply;
 mod capacity;
 mod config;
-mod difference;
+pub mod difference;
 mod execute;
 mod fields;
 pub mod join;

@@ -1,0 +1,161 @@
+//! Doing what a plan says, at the hub's API.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::{Api, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Client, Error};
+use serde_json::json;
+use tombolo_api::{Work, names};
+
+use crate::config::FleetConfig;
+use crate::object::Key;
+use crate::plan::{Action, parts_annotation};
+use crate::watches::{Known, as_json};
+
+/// Does one thing. What the API answers goes into the index at once, so that the next plan knows it.
+pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Result<(), Error> {
+    let client = &config.client;
+    match action {
+        Action::CreateWork { site, name, spec, parts } => {
+            let api = works(client, &site);
+            let mut work = Work::new(&name, *spec);
+            work.metadata.annotations = parts_annotation(&parts).map(|a| [a].into());
+            match api.create(&PostParams::default(), &work).await {
+                Ok(work) => known.index.lock().put_work(work),
+                Err(Error::Api(status)) if status.code == 409 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Action::UpdateWork { site, name, version, spec, parts } => {
+            let annotations = parts_annotation(&parts).map(|(k, v)| json!({ k: v })).unwrap_or_else(|| json!({}));
+            let api = works(client, &site);
+            let mut work = api.get(&name).await?;
+            if work.metadata.resource_version.as_deref() != Some(version.as_str()) && work.spec.tombstone.is_some() && spec.tombstone.is_none() {
+                return Ok(());
+            }
+            work.spec = *spec;
+            if let Some(map) = annotations.as_object().filter(|m| !m.is_empty()) {
+                for (key, value) in map {
+                    work.metadata.annotations.get_or_insert_default().insert(key.clone(), value.as_str().unwrap_or_default().into());
+                }
+            }
+            work.metadata.managed_fields = None;
+            match api.replace(&name, &PostParams::default(), &work).await {
+                Ok(work) => known.index.lock().put_work(work),
+                // The site reported meanwhile; the watch brings that, and the plan is made anew.
+                Err(Error::Api(status)) if status.code == 409 => known.index.lock().mark(&Key::of_root(&work.spec.root)),
+                Err(error) => return Err(error),
+            }
+        }
+        Action::DeleteWork { site, name, uid } => {
+            let only = Preconditions { uid: Some(uid), resource_version: None };
+            ignore_gone(works(client, &site).delete(&name, &DeleteParams::default().preconditions(only)).await.map(drop))?;
+        }
+        Action::PatchStatus { key, patch } => {
+            let api = objects(client, &key);
+            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(object) => {
+                    let object = as_json(object, &key.api_version, &key.kind);
+                    known.index.lock().put_object(key, Arc::new(object));
+                }
+                Err(Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Action::Bind { key, site } => bind(client, &key, &site).await?,
+        Action::CreatePod { pod, status } => create_pod(client, known, pod, status).await?,
+        Action::PatchPod { namespace, name, patch } => {
+            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            ignore_gone(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop))?;
+        }
+        Action::DeletePod { namespace, name, uid } => {
+            known.own_deletes.lock().insert(format!("{namespace}/{name}"));
+            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+            let only = Preconditions { uid: Some(uid), resource_version: None };
+            let params = DeleteParams::default().grace_period(0).preconditions(only);
+            ignore_gone(api.delete(&name, &params).await.map(drop))?;
+        }
+        Action::DeleteAtSite { site, namespace, pod } => delete_at_site(config, &site, &namespace, &pod).await,
+        Action::Tell { key, warning, reason, message } => tell(client, known, &key, warning, reason, &message).await,
+    }
+    Ok(())
+}
+
+fn works(client: &Client, site: &str) -> Api<Work> {
+    Api::namespaced(client.clone(), &names::site_namespace(site))
+}
+
+fn objects(client: &Client, key: &Key) -> Api<DynamicObject> {
+    let (group, version) = key.api_version.split_once('/').unwrap_or(("", &key.api_version));
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &key.kind));
+    if key.namespace.is_empty() {
+        Api::all_with(client.clone(), &resource)
+    } else {
+        Api::namespaced_with(client.clone(), &key.namespace, &resource)
+    }
+}
+
+fn ignore_gone(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        other => other,
+    }
+}
+
+/// The site goes into an annotation as well: that is what tells a pod of the hub from a pod that only has a node's name.
+async fn bind(client: &Client, key: &Key, site: &str) -> Result<(), Error> {
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": key.name, "annotations": {names::SITE_LABEL: site}},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": site}});
+    let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    let bound: Result<serde_json::Value, Error> =
+        api.create_subresource("binding", &key.name, &PostParams::default(), &binding).await;
+    ignore_gone(bound.map(drop))
+}
+
+async fn create_pod(client: &Client, known: &Arc<Known>, pod: serde_json::Value, status: serde_json::Value) -> Result<(), Error> {
+    let key = Key::of(&pod).unwrap_or_else(|| Key::new("v1", "Pod", "", ""));
+    let object: DynamicObject = serde_json::from_value(pod).map_err(Error::SerdeError)?;
+    let api = objects(client, &key);
+    match api.create(&PostParams::default(), &object).await {
+        Ok(_) => {}
+        Err(Error::Api(answer)) if answer.code == 409 => {}
+        Err(error) => return Err(error),
+    }
+    let patch = Patch::Merge(json!({ "status": status }));
+    match api.patch_status(&key.name, &PatchParams::default(), &patch).await {
+        Ok(pod) => known.index.lock().put_mirror(Arc::new(as_json(pod, "v1", "Pod"))),
+        Err(Error::Api(answer)) if answer.code == 404 => {}
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+/// Somebody deleted a mirror at the hub: the pod itself is meant. The site's own controllers replace it.
+pub async fn delete_at_site(config: &FleetConfig, site: &str, namespace: &str, pod: &str) {
+    let api: Api<Pod> = Api::namespaced(config.tunnels.client(site), namespace);
+    let params = DeleteParams::default();
+    match tokio::time::timeout(std::time::Duration::from_secs(30), api.delete(pod, &params)).await {
+        Ok(Ok(_)) => tracing::info!(site, namespace, pod, "deleted at the site, as its mirror was at the hub"),
+        Ok(Err(error)) => tracing::warn!(site, namespace, pod, %error, "not deleted at the site"),
+        Err(_) => tracing::warn!(site, namespace, pod, "not deleted at the site: no answer"),
+    }
+}
+
+/// An event on the object. Losing one is no harm.
+async fn tell(client: &Client, known: &Arc<Known>, key: &Key, warning: bool, reason: &str, message: &str) {
+    let uid = known.index.lock().objects.get(key).map(|o| crate::object::text(o, "/metadata/uid").to_owned());
+    let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    let now = crate::now_text();
+    let event = json!({"metadata": {"name": format!("{}.{}", key.name, &id[..16]), "namespace": namespace},
+        "involvedObject": {"apiVersion": key.api_version, "kind": key.kind, "name": key.name, "namespace": key.namespace, "uid": uid},
+        "type": if warning { "Warning" } else { "Normal" }, "reason": reason, "message": message.chars().take(1000).collect::<String>(),
+        "source": {"component": "tombolo-fleet"}, "firstTimestamp": now, "lastTimestamp": now, "count": 1});
+    let api: Api<Event> = Api::namespaced(client.clone(), namespace);
+    if let Ok(mut event) = serde_json::from_value::<Event>(event) {
+        event.metadata = ObjectMeta { namespace: Some(namespace.to_owned()), ..event.metadata };
+        drop(api.create(&PostParams::default(), &event).await);
+    }
+}

@@ -1,0 +1,181 @@
+//! Where one root object goes: the placement engine, asked with what the hub knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+use tombolo_api::{Placement, PlacementSpec};
+use tombolo_placement::sites::{self as engine, Decision};
+
+use crate::convert;
+use crate::index::Index;
+use crate::object::{Key, Nature, nature, number, text};
+use crate::references;
+use crate::render::PATH_ANNOTATION;
+
+/// On a Work for a hub below: replicas per part, as JSON.
+pub const PARTS_ANNOTATION: &str = "tombolo.dev/parts";
+/// Replicas go back to a preferred site only when nothing moved for this long.
+const REST: i64 = 60;
+/// A fenced pod needs a moment to stop after its deadline.
+const FENCE_MARGIN: i64 = 15;
+
+/// A decision, and what it was made from.
+#[derive(Clone, Debug)]
+pub struct Decided {
+    /// Replicas per site, and per part of it; `None` for kinds without replicas.
+    pub sites: BTreeMap<String, Share>,
+    /// One line for people.
+    pub summary: String,
+    /// The whole table.
+    pub table: String,
+    pub unplaced: u32,
+    /// Something waits for room or for time; look again when either comes.
+    pub unsettled: bool,
+    inputs: Inputs,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Share {
+    pub replicas: Option<i64>,
+    pub parts: Vec<(String, i64)>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Inputs {
+    generation: i64,
+    uid: String,
+    placement: PlacementSpec,
+    topology: u64,
+}
+
+/// The decision for a root; an earlier one stands while nothing that it was made from has changed.
+pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now: i64) -> Decided {
+    let inputs = Inputs {
+        generation: number(root, "/metadata/generation"),
+        uid: text(root, "/metadata/uid").to_owned(),
+        placement: placement.spec.clone(),
+        topology: index.topology,
+    };
+    if let Some(earlier) = index.decided.get(key).filter(|d| d.inputs == inputs && !d.unsettled) {
+        return earlier.clone();
+    }
+    let nature = nature(&key.api_version, &key.kind);
+    let decision = ask(index, key, root, &placement.spec, nature, now);
+    let mut sites: BTreeMap<String, Share> = BTreeMap::new();
+    for place in decision.sites.iter().filter(|p| p.chosen) {
+        let share = sites.entry(place.site.clone()).or_default();
+        let replicas = i64::from(place.replicas);
+        if nature == Nature::Replicated {
+            *share.replicas.get_or_insert(0) += replicas;
+        }
+        share.parts.push((place.part.clone(), replicas));
+    }
+    let silent = sites_silent(index, now);
+    Decided {
+        summary: decision.to_string(),
+        table: decision.table(),
+        unplaced: decision.unplaced,
+        unsettled: decision.unplaced > 0
+            || decision.waiting > 0
+            || overflowed(&decision)
+            || sites.keys().any(|s| silent.contains_key(s)),
+        sites,
+        inputs,
+    }
+}
+
+/// Replicas are in places that are not the most preferred ones; they go back when room returns.
+fn overflowed(decision: &Decision) -> bool {
+    let ranks = |chosen: bool| decision.sites.iter().filter(move |p| !chosen || p.replicas > 0).filter_map(|p| p.preference);
+    ranks(true).max() > ranks(false).min()
+}
+
+fn sites_silent(index: &Index, now: i64) -> BTreeMap<String, u64> {
+    index.sites.keys().filter_map(|name| Some((name.clone(), index.silent(name, now)?))).collect()
+}
+
+fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nature, now: i64) -> Decision {
+    let groups: BTreeSet<String> = index.groups.keys().cloned().collect();
+    let mut rule = convert::rule(spec, nature, &groups);
+    if spec.failover.at_most_once {
+        // Nothing starts elsewhere before the lost site has certainly stopped it.
+        let fenced = u64::try_from(lease_seconds(root) + FENCE_MARGIN).unwrap_or(0);
+        rule.failover.wait_seconds = rule.failover.wait_seconds.max(fenced);
+    }
+    let path: Vec<&str> = crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
+    let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key) };
+    let none = Vec::new();
+    let sites: Vec<engine::SiteView> = index
+        .sites
+        .iter()
+        .filter(|(_, state)| state.site.metadata.deletion_timestamp.is_none())
+        .map(|(name, state)| {
+            let taken = taken.get(name).unwrap_or(&none);
+            let mut view = convert::site_view(name, &state.site, state.groups.clone(), index.silent(name, now), taken);
+            let came_from = |hub: &&String| path.contains(&hub.as_str()) || **hub == index.hub.id;
+            view.excluded = state.site.spec.hubs.iter().find(came_from).map(|hub| format!("the object came through hub {hub}"));
+            view
+        })
+        .collect();
+    engine::place(&sites, &rule, &request(index, key, root, nature, now))
+}
+
+fn lease_seconds(root: &Value) -> i64 {
+    let pointer = crate::object::template_pointer(text(root, "/kind")).unwrap_or_default();
+    let stop = root.pointer(&format!("{pointer}/spec/terminationGracePeriodSeconds")).and_then(Value::as_i64).unwrap_or(30);
+    40.max(stop + 10)
+}
+
+fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> engine::Request {
+    let replicas = match nature {
+        Nature::Replicated => root.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(1),
+        _ => 1,
+    };
+    let small = |n: i64| u32::try_from(n).unwrap_or(0);
+    let uid = text(root, "/metadata/uid");
+    let mut held = Vec::new();
+    let mut moving = 0;
+    let mut leaving = false;
+    for (site, work) in index.works_of(key) {
+        if work.spec.root.uid != uid || work.spec.tombstone.is_some() {
+            leaving |= work.spec.tombstone.is_some();
+            continue;
+        }
+        let status = work.status.clone().unwrap_or_default();
+        let ready = match nature {
+            Nature::Replicated => status.object.as_ref().map_or(0, |o| number(o, "/readyReplicas")),
+            _ => i64::from(status.object.is_some()),
+        };
+        let counted = status.pods.values().filter(|p| !p.node.is_empty()).count() as i64;
+        let stuck = status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count() as i64;
+        let assigned = if nature == Nature::Replicated { work.spec.replicas.unwrap_or(replicas) } else { 1 };
+        moving += (assigned - ready).max(0);
+        let parts = work.metadata.annotations.as_ref().and_then(|a| a.get(PARTS_ANNOTATION));
+        let parts: Vec<(String, i64)> = parts.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        if parts.is_empty() {
+            held.push(engine::Held {
+                site: site.clone(),
+                part: String::new(),
+                assigned: small(assigned),
+                ready: small(ready.min(assigned)),
+                counted: small(counted.min(assigned)),
+                stuck: small(stuck.min(assigned)),
+            });
+        }
+        for (part, assigned) in parts {
+            let (assigned, ready) = (small(assigned), small(ready.min(assigned)));
+            held.push(engine::Held { site: site.clone(), part, assigned, ready, counted: assigned, stuck: 0 });
+        }
+    }
+    let rested = now - index.moved.get(key).copied().unwrap_or(index.since) >= REST;
+    engine::Request {
+        replicas: small(replicas),
+        each: if nature == Nature::Replicated || nature == Nature::Unit { convert::asks(root) } else { Default::default() },
+        local_volumes: references::local_volumes(root, |name| {
+            index.objects.get(&Key::new("v1", "PersistentVolumeClaim", &key.namespace, name)).cloned()
+        }),
+        held,
+        moving: if leaving { small(moving) } else { 0 },
+        may_return: rested,
+    }
+}

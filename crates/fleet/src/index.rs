@@ -1,0 +1,343 @@
+//! What the hub knows, as a plain synchronous struct fed by watches.
+//!
+//! ```text
+//!   Placement ──selects──> root object ──placed on──> Site
+//!                             │  names                 │ has
+//!                             v                        v
+//!                        dependencies              Lease (when last heard)
+//!   root ──rendered into──> Work (per site) ──reports──> pods ──shown as──> mirrors
+//! ```
+//!
+//! Every change marks the roots it concerns as dirty; [`crate::plan`] then says what to do about each.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use serde_json::Value;
+use tombolo_api::{HubRef, Placement, Site, SiteGroup, Work, names};
+use tombolo_placement::Resources;
+
+use crate::convert;
+use crate::decide::Decided;
+use crate::object::{Key, Object, is_workload, text};
+use crate::references;
+
+/// A site and when it was last heard.
+#[derive(Clone, Debug)]
+pub struct SiteState {
+    pub site: Site,
+    /// Seconds since 1970 of the last heartbeat known.
+    pub heard: Option<i64>,
+    pub groups: Vec<String>,
+}
+
+#[derive(Default)]
+pub struct Index {
+    pub hub: HubRef,
+    /// Nothing is believed lost before this moment (a new leader waits one full lease).
+    pub since: i64,
+    /// Seconds of silence after which a site counts as lost.
+    pub lease_seconds: i64,
+    /// The hub was restored from a backup: tombstones of before are void.
+    pub restored: bool,
+    pub objects: HashMap<Key, Object>,
+    services: HashMap<String, BTreeSet<Key>>,
+    pub placements: BTreeMap<(String, String), Placement>,
+    pub groups: BTreeMap<String, SiteGroup>,
+    pub sites: BTreeMap<String, SiteState>,
+    /// Works by root, then by (site, name of the Work).
+    works: HashMap<Key, BTreeMap<(String, String), Arc<Work>>>,
+    /// Mirrored pods by (site, Work), then by name at the hub.
+    mirrors: HashMap<(String, String), BTreeMap<String, Object>>,
+    /// Who names what: dependency to roots.
+    users: HashMap<Key, HashSet<Key>>,
+    needs: HashMap<Key, BTreeSet<Key>>,
+    pub decided: HashMap<Key, Decided>,
+    /// When replicas of a root last moved.
+    pub moved: HashMap<Key, i64>,
+    /// Changes with sites, groups and their readiness.
+    pub topology: u64,
+    /// Changes with reported capacity.
+    pub capacity: u64,
+    /// Roots that wait for room or for time.
+    pub unsettled: HashSet<Key>,
+    dirty: BTreeSet<Key>,
+}
+
+impl Index {
+    pub fn new(hub: HubRef, restored: bool, since: i64, lease_seconds: i64) -> Self {
+        Self { hub, restored, since, lease_seconds, ..Default::default() }
+    }
+
+    /// Roots that something changed for, and forgets them.
+    pub fn take_dirty(&mut self, most: usize) -> Vec<Key> {
+        let some: Vec<Key> = self.dirty.iter().take(most).cloned().collect();
+        for key in &some {
+            self.dirty.remove(key);
+        }
+        some
+    }
+
+    pub fn has_dirty(&self) -> bool {
+        !self.dirty.is_empty()
+    }
+
+    pub fn mark(&mut self, key: &Key) {
+        self.dirty.insert(key.clone());
+    }
+
+    /// Everything that is or was placed.
+    pub fn mark_all(&mut self) {
+        let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).cloned().collect();
+        self.dirty.extend(all);
+    }
+
+    pub fn mark_unsettled(&mut self) {
+        let waiting: Vec<Key> = self.unsettled.iter().cloned().collect();
+        self.dirty.extend(waiting);
+    }
+
+    /// An object of a watched kind, mirrors excepted.
+    pub fn put_object(&mut self, key: Key, object: Object) {
+        if let Some(old) = self.objects.get(&key)
+            && version(old) > version(&object)
+        {
+            return;
+        }
+        if key.kind == "Service" {
+            self.services.entry(key.namespace.clone()).or_default().insert(key.clone());
+            self.mark_namespace_workloads(&key.namespace.clone());
+        }
+        self.objects.insert(key.clone(), object);
+        self.mark_users(&key);
+        self.dirty.insert(key);
+    }
+
+    pub fn drop_object(&mut self, key: &Key) {
+        self.objects.remove(key);
+        if let Some(services) = self.services.get_mut(&key.namespace) {
+            services.remove(key);
+        }
+        self.mark_users(key);
+        self.dirty.insert(key.clone());
+    }
+
+    fn mark_users(&mut self, key: &Key) {
+        let users: Vec<Key> = self.users.get(key).into_iter().flatten().cloned().collect();
+        self.dirty.extend(users);
+    }
+
+    fn mark_namespace_workloads(&mut self, namespace: &str) {
+        let roots: Vec<Key> = self.works.keys().filter(|k| k.namespace == namespace && is_workload(k)).cloned().collect();
+        self.dirty.extend(roots);
+    }
+
+    /// The objects that a root needs, as far as they exist, and remembers who needs what.
+    pub fn needs(&mut self, key: &Key, root: &Value) -> Vec<Object> {
+        let mut wanted = references::named(root);
+        let services = self.services.get(&key.namespace).into_iter().flatten();
+        let services = services.filter_map(|k| Some((k, self.objects.get(k)?)));
+        wanted.extend(references::selecting_services(root, services));
+        // What is placed by itself need not travel with others, but must not be missing either: it is counted twice.
+        for old in self.needs.insert(key.clone(), wanted.clone()).unwrap_or_default() {
+            if !wanted.contains(&old)
+                && let Some(users) = self.users.get_mut(&old)
+            {
+                users.remove(key);
+            }
+        }
+        for need in &wanted {
+            self.users.entry(need.clone()).or_default().insert(key.clone());
+        }
+        wanted.iter().filter_map(|k| self.objects.get(k).cloned()).collect()
+    }
+
+    pub fn put_work(&mut self, work: Work) {
+        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+        let root = Key::of_root(&work.spec.root);
+        let id = (site, work.name_any());
+        let works = self.works.entry(root.clone()).or_default();
+        if let Some(old) = works.get(&id)
+            && number_of(old.resource_version()) > number_of(work.resource_version())
+        {
+            return;
+        }
+        works.insert(id, Arc::new(work));
+        self.dirty.insert(root);
+    }
+
+    pub fn drop_work(&mut self, work: &Work) {
+        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+        let root = Key::of_root(&work.spec.root);
+        if let Some(works) = self.works.get_mut(&root) {
+            works.remove(&(site, work.name_any()));
+            if works.is_empty() {
+                self.works.remove(&root);
+            }
+        }
+        self.dirty.insert(root);
+    }
+
+    pub fn works_of(&self, root: &Key) -> impl Iterator<Item = (&String, &Arc<Work>)> {
+        self.works.get(root).into_iter().flatten().map(|((site, _), work)| (site, work))
+    }
+
+    pub fn works_at<'a>(&'a self, site: &'a str) -> impl Iterator<Item = &'a Arc<Work>> {
+        self.works.values().flatten().filter(move |((at, _), _)| at == site).map(|(_, work)| work)
+    }
+
+    /// A mirrored pod at the hub; its Work is in the mirror label.
+    pub fn put_mirror(&mut self, pod: Object) {
+        let Some(id) = mirror_id(&pod) else { return };
+        let name = text(&pod, "/metadata/name").to_owned();
+        self.mirrors.entry(id.clone()).or_default().insert(name, pod);
+        self.mark_work(&id);
+    }
+
+    pub fn drop_mirror(&mut self, pod: &Value) {
+        let Some(id) = mirror_id(pod) else { return };
+        if let Some(pods) = self.mirrors.get_mut(&id) {
+            pods.remove(text(pod, "/metadata/name"));
+            if pods.is_empty() {
+                self.mirrors.remove(&id);
+            }
+        }
+        self.mark_work(&id);
+    }
+
+    fn mark_work(&mut self, id: &(String, String)) {
+        let root = self.works.iter().find(|(_, works)| works.contains_key(id)).map(|(root, _)| root.clone());
+        self.dirty.extend(root);
+    }
+
+    pub fn mirrors_of(&self, site: &str, work: &str) -> BTreeMap<String, Object> {
+        self.mirrors.get(&(site.to_owned(), work.to_owned())).cloned().unwrap_or_default()
+    }
+
+    /// Mirrors whose Work is gone.
+    pub fn orphaned_mirrors(&self) -> Vec<Object> {
+        let known: HashSet<&(String, String)> = self.works.values().flat_map(|works| works.keys()).collect();
+        self.mirrors.iter().filter(|(id, _)| !known.contains(id)).flat_map(|(_, pods)| pods.values().cloned()).collect()
+    }
+
+    pub fn put_site(&mut self, site: Site) {
+        let name = site.name_any();
+        let groups = convert::groups_of(&name, &site, &self.groups);
+        let before = self.sites.get(&name);
+        let heard = before.and_then(|s| s.heard);
+        let reshaped = before.is_none_or(|old| {
+            old.site.spec != site.spec || old.site.metadata.labels != site.metadata.labels || old.site.is_ready() != site.is_ready()
+        });
+        let refilled = before.is_none_or(|old| {
+            let room = |s: &Site| s.status.clone().map(|s| (s.shapes, s.offers));
+            room(&old.site) != room(&site)
+        });
+        self.sites.insert(name, SiteState { site, heard, groups });
+        if reshaped {
+            self.topology += 1;
+            self.mark_all();
+        } else if refilled {
+            self.capacity += 1;
+            self.mark_unsettled();
+        }
+    }
+
+    pub fn drop_site(&mut self, name: &str) {
+        if self.sites.remove(name).is_some() {
+            self.topology += 1;
+            self.mark_all();
+        }
+    }
+
+    /// A heartbeat. Says whether the site was thought lost until now.
+    pub fn heard(&mut self, name: &str, at: i64, now: i64) -> bool {
+        let lost = self.silent(name, now).is_some();
+        let Some(state) = self.sites.get_mut(name) else { return false };
+        state.heard = Some(state.heard.map_or(at, |old| old.max(at)));
+        let back = lost && self.silent(name, now).is_none();
+        if back {
+            self.topology += 1;
+            self.mark_all();
+        }
+        back
+    }
+
+    /// Seconds of silence, if the site counts as lost.
+    pub fn silent(&self, name: &str, now: i64) -> Option<u64> {
+        let state = self.sites.get(name)?;
+        let lease = state.site.spec.lease_seconds.map_or(self.lease_seconds, i64::from);
+        let silence = now - state.heard.unwrap_or(0).max(self.since);
+        (silence > lease).then(|| u64::try_from(silence).unwrap_or(0))
+    }
+
+    pub fn put_group(&mut self, group: SiteGroup) {
+        self.groups.insert(group.name_any(), group);
+        self.regroup();
+    }
+
+    pub fn drop_group(&mut self, name: &str) {
+        self.groups.remove(name);
+        self.regroup();
+    }
+
+    fn regroup(&mut self) {
+        for (name, state) in &mut self.sites {
+            state.groups = convert::groups_of(name, &state.site, &self.groups);
+        }
+        self.topology += 1;
+        self.mark_all();
+    }
+
+    pub fn put_placement(&mut self, placement: Placement) {
+        let id = (placement.namespace().unwrap_or_default(), placement.name_any());
+        let same = self.placements.get(&id).is_some_and(|old| old.spec == placement.spec);
+        self.placements.insert(id.clone(), placement);
+        if !same {
+            self.mark_placed_from(&id.0);
+        }
+    }
+
+    pub fn drop_placement(&mut self, namespace: &str, name: &str) {
+        self.placements.remove(&(namespace.to_owned(), name.to_owned()));
+        self.mark_placed_from(namespace);
+    }
+
+    fn mark_placed_from(&mut self, namespace: &str) {
+        let reach = |key: &&Key| namespace == names::SYSTEM_NAMESPACE || key.namespace == namespace;
+        let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).filter(reach).cloned().collect();
+        self.dirty.extend(all);
+    }
+
+    /// Replicas placed at each site that its reported capacity does not know yet, those of `but` left out.
+    pub fn on_their_way(&self, but: &Key) -> BTreeMap<String, Vec<(Resources, u32)>> {
+        let mut all: BTreeMap<String, Vec<(Resources, u32)>> = BTreeMap::new();
+        for (root, works) in self.works.iter().filter(|(root, _)| *root != but) {
+            for ((site, _), work) in works {
+                let assigned = work.spec.replicas.unwrap_or(1);
+                let status = work.status.as_ref();
+                let counted = status.map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
+                if work.spec.tombstone.is_some() || counted >= assigned || !is_workload(root) {
+                    continue;
+                }
+                let missing = u32::try_from(assigned - counted).unwrap_or(0);
+                all.entry(site.clone()).or_default().push((convert::asks(&work.spec.object), missing));
+            }
+        }
+        all
+    }
+}
+
+fn mirror_id(pod: &Value) -> Option<(String, String)> {
+    let site = text(pod, "/metadata/labels/tombolo.dev~1site");
+    let work = text(pod, "/metadata/labels/tombolo.dev~1mirror");
+    (!site.is_empty() && !work.is_empty()).then(|| (site.to_owned(), work.to_owned()))
+}
+
+fn version(object: &Value) -> u64 {
+    text(object, "/metadata/resourceVersion").parse().unwrap_or(0)
+}
+
+fn number_of(version: Option<String>) -> u64 {
+    version.and_then(|v| v.parse().ok()).unwrap_or(0)
+}

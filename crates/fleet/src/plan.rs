@@ -1,0 +1,386 @@
+//! What to do about one root object: a function of what the hub knows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tombolo_agent::difference::merge_patch;
+use tombolo_api::{Tombstone, Work, WorkSpec, names};
+
+use crate::choose::{Choice, choose};
+use crate::decide::{Decided, PARTS_ANNOTATION, Share, decide};
+use crate::index::Index;
+use crate::mirror::{mirror, mirror_name, mirror_status};
+use crate::object::{Key, Object, annotation, number, text, work_name};
+use crate::render::{Target, render};
+use crate::status::{self, Word};
+
+/// One thing to do at the hub's API.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    CreateWork { site: String, name: String, spec: Box<WorkSpec>, parts: Vec<(String, i64)> },
+    /// A new spec for a Work that exists.
+    UpdateWork { site: String, name: String, version: String, spec: Box<WorkSpec>, parts: Vec<(String, i64)> },
+    DeleteWork { site: String, name: String, uid: String },
+    /// A merge patch of the root's status.
+    PatchStatus { key: Key, patch: Value },
+    /// Binds a pod of the hub to the site it goes to.
+    Bind { key: Key, site: String },
+    CreatePod { pod: Value, status: Value },
+    PatchPod { namespace: String, name: String, patch: Value },
+    DeletePod { namespace: String, name: String, uid: String },
+    /// Deletes a pod at its site, because its mirror was deleted at the hub.
+    DeleteAtSite { site: String, namespace: String, pod: String },
+    Tell { key: Key, warning: bool, reason: &'static str, message: String },
+}
+
+/// What to do, and what to remember.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub actions: Vec<Action>,
+    pub decided: Option<Decided>,
+    /// Replicas changed their place.
+    pub moved: bool,
+    /// Look again later even if nothing changes.
+    pub unsettled: bool,
+}
+
+pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
+    let mut plan = Plan::default();
+    let root = index.objects.get(key).cloned().filter(|r| text(r, "/metadata/deletionTimestamp").is_empty());
+    let works: Vec<(String, Arc<Work>)> = index.works_of(key).map(|(s, w)| (s.clone(), w.clone())).collect();
+    settle_tombstones(index, &works, &mut plan);
+    let controlled = |root: &Value| root.pointer("/metadata/ownerReferences").is_some_and(|o| o.as_array().is_some_and(|a| !a.is_empty()));
+    let Some(root) = root.filter(|r| !controlled(r)) else {
+        let gone = index.objects.get(key).is_none_or(|r| !text(r, "/metadata/deletionTimestamp").is_empty());
+        bury(index, &works, if gone { "deleted at the hub" } else { "owned by another object" }, false, &mut plan);
+        mirrors(index, key, None, &works, now, &mut plan);
+        return plan;
+    };
+    if annotation(&root, names::GIVE_BACK_ANNOTATION) == "true" {
+        bury(index, &works, "given back to the site", true, &mut plan);
+        mirrors(index, key, Some(&root), &works, now, &mut plan);
+        return plan;
+    }
+    let mut placed: Result<String, (&'static str, String)> = Ok(String::new());
+    let spec = match choose(key, &root, &index.placements) {
+        Choice::Nowhere => {
+            bury(index, &works, "no longer placed", false, &mut plan);
+            None
+        }
+        // What runs stays until something places it elsewhere.
+        Choice::Unplaced(why) => {
+            placed = Err(("NoPlacement", why));
+            None
+        }
+        Choice::By(placement) => Some(placement.clone()),
+    };
+    let was_placed = spec.is_some() || placed.is_err();
+    if let Some(placement) = spec {
+        let decided = decide(index, key, &root, &placement, now);
+        if decided.unplaced > 0 || decided.sites.is_empty() {
+            placed = Err(("NoRoom", decided.summary.clone()));
+        } else {
+            placed = Ok(decided.summary.clone());
+        }
+        propagate(index, key, &root, &placement.spec, &decided, &works, now, &mut plan, &mut placed);
+        plan.unsettled |= decided.unsettled;
+        plan.decided = Some(decided);
+    }
+    if was_placed {
+        observe(index, key, &root, &works, &placed, now, now_text, &mut plan);
+    }
+    mirrors(index, key, Some(&root), &works, now, &mut plan);
+    plan
+}
+
+/// Tombstones that are done disappear; those of an earlier epoch are confirmed, or dropped when the hub was restored.
+fn settle_tombstones(index: &Index, works: &[(String, Arc<Work>)], plan: &mut Plan) {
+    for (site, work) in works {
+        let (Some(tombstone), Some(name)) = (&work.spec.tombstone, &work.metadata.name) else { continue };
+        let done = work.condition("Removed").is_some_and(|c| c.status == "True")
+            && work.status.as_ref().is_some_and(|s| s.observed_generation >= work.metadata.generation.unwrap_or(0));
+        let void = tombstone.epoch < index.hub.epoch && index.restored;
+        if done || void || !index.sites.contains_key(site) {
+            let uid = work.metadata.uid.clone().unwrap_or_default();
+            plan.actions.push(Action::DeleteWork { site: site.clone(), name: name.clone(), uid });
+        } else if tombstone.epoch < index.hub.epoch {
+            plan.actions.push(entomb(index, site, work, &tombstone.reason, tombstone.keep));
+        }
+    }
+}
+
+fn bury(index: &Index, works: &[(String, Arc<Work>)], reason: &str, keep: bool, plan: &mut Plan) {
+    for (site, work) in works.iter().filter(|(_, w)| w.spec.tombstone.is_none()) {
+        plan.actions.push(entomb(index, site, work, reason, keep));
+        plan.moved = true;
+    }
+}
+
+fn entomb(index: &Index, site: &str, work: &Work, reason: &str, keep: bool) -> Action {
+    let mut spec = work.spec.clone();
+    spec.tombstone =
+        Some(Tombstone { hub: index.hub.id.clone(), epoch: index.hub.epoch, reason: reason.to_owned(), keep });
+    spec.hub.epoch = index.hub.epoch;
+    update(site, work, spec, Vec::new())
+}
+
+fn update(site: &str, work: &Work, spec: WorkSpec, parts: Vec<(String, i64)>) -> Action {
+    Action::UpdateWork {
+        site: site.to_owned(),
+        name: work.metadata.name.clone().unwrap_or_default(),
+        version: work.metadata.resource_version.clone().unwrap_or_default(),
+        spec: Box::new(spec),
+        parts,
+    }
+}
+
+#[allow(clippy::too_many_arguments)]
+fn propagate(
+    index: &mut Index,
+    key: &Key,
+    root: &Value,
+    placement: &tombolo_api::PlacementSpec,
+    decided: &Decided,
+    works: &[(String, Arc<Work>)],
+    now: i64,
+    plan: &mut Plan,
+    placed: &mut Result<String, (&'static str, String)>,
+) {
+    let uid = text(root, "/metadata/uid");
+    let name = work_name(key, uid);
+    let needs = if placement.without_dependencies { Vec::new() } else { index.needs(key, root) };
+    let current = |w: &Work| w.metadata.name.as_deref() == Some(name.as_str());
+    for (site, work) in works {
+        let stays = current(work) && decided.sites.contains_key(site);
+        if !stays && work.spec.tombstone.is_none() {
+            let reason = if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
+            plan.actions.push(entomb(index, site, work, reason, false));
+            plan.moved = true;
+        }
+    }
+    // With at-most-once, nothing grows anywhere while something may still run elsewhere.
+    let held_back = placement.failover.at_most_once && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
+    let ordinals = ordinals(decided, works, &name);
+    let hub = {
+        let mut hub = index.hub.clone();
+        let came: Vec<String> =
+            annotation(root, crate::render::PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).map(str::to_owned).collect();
+        hub.path = came.into_iter().chain([hub.id.clone()]).collect();
+        hub
+    };
+    for (site, share) in &decided.sites {
+        let Some(state) = index.sites.get(site) else { continue };
+        let existing = works.iter().find(|(s, w)| s == site && current(w)).map(|(_, w)| w);
+        // A tombstone is carried out first; the Work is then made anew.
+        if existing.is_some_and(|w| w.spec.tombstone.is_some()) {
+            plan.unsettled = true;
+            continue;
+        }
+        let labels = state.site.metadata.labels.clone().unwrap_or_default();
+        let target = Target {
+            site,
+            spec: &state.site.spec,
+            labels: &labels,
+            groups: &state.groups,
+            replicas: share.replicas,
+            first_ordinal: ordinals.get(site).copied().unwrap_or(0),
+            parts: &share.parts,
+        };
+        let spec = match render(root, &needs, placement, &target, &hub) {
+            Ok(spec) => spec,
+            Err(error) => {
+                *placed = Err(("CannotRender", format!("for site {site}: {error}")));
+                continue;
+            }
+        };
+        let parts = parts_of(share);
+        match existing {
+            None if held_back => plan.unsettled = true,
+            None => {
+                plan.moved |= !works.is_empty();
+                let (site, name) = (site.clone(), name.clone());
+                plan.actions.push(Action::CreateWork { site, name, spec: Box::new(spec), parts });
+            }
+            Some(work) if same(&work.spec, &spec) => {}
+            Some(work) if held_back && spec.replicas > work.spec.replicas => plan.unsettled = true,
+            Some(work) => {
+                plan.moved |= work.spec.replicas != spec.replicas;
+                plan.actions.push(update(site, work, spec, parts));
+            }
+        }
+    }
+}
+
+fn parts_of(share: &Share) -> Vec<(String, i64)> {
+    share.parts.iter().filter(|(part, _)| !part.is_empty()).cloned().collect()
+}
+
+/// The same intent; the epoch alone is no reason to send it again.
+fn same(old: &WorkSpec, new: &WorkSpec) -> bool {
+    let mut old = old.clone();
+    old.hub.epoch = new.hub.epoch;
+    old == *new
+}
+
+/// Could a replica that the decision took away from `site` still run there?
+fn may_still_run(index: &Index, site: &str, work: &Work, decided: &Decided, now: i64) -> bool {
+    let shrinks = decided.sites.get(site).is_none_or(|share| share.replicas < work.spec.replicas);
+    let leaving = work.spec.tombstone.is_some() || shrinks;
+    let removed = work.condition("Removed").is_some_and(|c| c.status == "True");
+    let fenced = work.spec.lease.as_ref().is_some_and(|lease| {
+        index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + 5)
+    });
+    leaving && !removed && !fenced
+}
+
+/// First ordinals of a divided StatefulSet: what a site has it keeps, so that no pod changes its name.
+fn ordinals(decided: &Decided, works: &[(String, Arc<Work>)], name: &str) -> BTreeMap<String, i64> {
+    const BLOCK: i64 = 1000;
+    let mut starts: BTreeMap<String, i64> = BTreeMap::new();
+    for (site, work) in works.iter().filter(|(s, w)| decided.sites.contains_key(s) && w.metadata.name.as_deref() == Some(name)) {
+        starts.insert(site.clone(), number(&work.spec.object, "/spec/ordinals/start"));
+    }
+    for site in decided.sites.keys() {
+        if !starts.contains_key(site) {
+            let used: BTreeSet<i64> = starts.values().copied().collect();
+            let free = (0..).map(|n| n * BLOCK).find(|start| !used.contains(start)).unwrap_or(0);
+            starts.insert(site.clone(), free);
+        }
+    }
+    starts
+}
+
+/// Status of the root: what the sites said, and whether it is placed.
+#[allow(clippy::too_many_arguments)]
+fn observe(
+    index: &Index,
+    key: &Key,
+    root: &Value,
+    works: &[(String, Arc<Work>)],
+    placed: &Result<String, (&'static str, String)>,
+    now: i64,
+    now_text: &str,
+    plan: &mut Plan,
+) {
+    let uid = text(root, "/metadata/uid");
+    let alive = || works.iter().filter(|(_, w)| w.spec.root.uid == uid && w.spec.tombstone.is_none());
+    let words: Vec<Word> = alive()
+        .map(|(site, work)| Word {
+            site: site.clone(),
+            status: work.status.clone().unwrap_or_default(),
+            silent: index.silent(site, now).map(coarse),
+            sent: work.spec.root.generation,
+        })
+        .collect();
+    let mut status = if words.is_empty() { None } else { status::merge(root, &words, now_text) };
+    let refusals: Vec<String> = alive()
+        .filter_map(|(site, work)| {
+            let applied = work.condition("Applied").filter(|c| c.status == "False")?;
+            Some(format!("{site} refuses it: {} ({})", applied.message, applied.reason))
+        })
+        .collect();
+    let (value, reason, message) = match placed {
+        Ok(_) if !refusals.is_empty() => ("False", "Refused", refusals.join("; ")),
+        Ok(summary) => ("True", "Placed", summary.clone()),
+        Err((reason, why)) => ("False", *reason, why.clone()),
+    };
+    status = status::with_condition(status, root, value, reason, &message, now_text);
+    let told = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+    let told = told.into_iter().find(|c| c["type"] == "Placed").map(|c| (text(c, "/status").to_owned(), text(c, "/message").to_owned()));
+    let free = matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet");
+    if free && told != Some((value.to_owned(), message.clone())) {
+        let (key, warning) = (key.clone(), value != "True");
+        let reason = if warning { "NotPlaced" } else { "Placed" };
+        plan.actions.push(Action::Tell { key, warning, reason, message });
+    }
+    if key.kind == "Pod" && text(root, "/spec/nodeName").is_empty() {
+        if let Some((site, _)) = alive().next() {
+            plan.actions.push(Action::Bind { key: key.clone(), site: site.clone() });
+        }
+        return;
+    }
+    let Some(status) = status else { return };
+    let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
+    if let Some(patch) = merge_patch(&before, &status) {
+        plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });
+    }
+    if words.iter().any(|w| w.silent.is_some()) {
+        plan.unsettled = true;
+    }
+}
+
+/// Pods of the sites as pods of the hub.
+fn mirrors(index: &Index, key: &Key, root: Option<&Object>, works: &[(String, Arc<Work>)], now: i64, plan: &mut Plan) {
+    // A pod of the hub is its own mirror.
+    if key.kind == "Pod" {
+        return;
+    }
+    for (site, work) in works {
+        let name = work.metadata.name.clone().unwrap_or_default();
+        let mut shown = index.mirrors_of(site, &name);
+        let silent = index.silent(site, now);
+        let reported = work.status.as_ref().map(|s| &s.pods);
+        for (pod, summary) in reported.into_iter().flatten() {
+            let object = root.map_or(&work.spec.object, |r| r);
+            let mut status = mirror_status(summary, &images(object, &key.kind), silent.map(coarse));
+            match shown.remove(&mirror_name(pod, site)) {
+                None if summary.leaving => {}
+                None => {
+                    let pod = mirror(object, site, &name, pod, summary);
+                    plan.actions.push(Action::CreatePod { pod, status });
+                }
+                Some(there) if !text(&there, "/metadata/deletionTimestamp").is_empty() => {
+                    let (site, namespace) = (site.clone(), key.namespace.clone());
+                    plan.actions.push(Action::DeleteAtSite { site, namespace, pod: pod.clone() });
+                }
+                Some(there) => {
+                    let before = there.get("status").cloned().unwrap_or_else(|| json!({}));
+                    keep_unknown(&before, &mut status);
+                    if let Some(patch) = merge_patch(&before, &status) {
+                        let name = mirror_name(pod, site);
+                        let patch = json!({ "status": patch });
+                        plan.actions.push(Action::PatchPod { namespace: key.namespace.clone(), name, patch });
+                    }
+                }
+            }
+        }
+        for there in shown.values() {
+            plan.actions.push(remove_mirror(there));
+        }
+    }
+}
+
+pub fn remove_mirror(pod: &Value) -> Action {
+    Action::DeletePod {
+        namespace: text(pod, "/metadata/namespace").to_owned(),
+        name: text(pod, "/metadata/name").to_owned(),
+        uid: text(pod, "/metadata/uid").to_owned(),
+    }
+}
+
+/// The age of silence in steps, so that a silent site does not cause a write every second.
+fn coarse(seconds: u64) -> u64 {
+    if seconds < 60 { seconds / 10 * 10 } else { seconds / 60 * 60 }
+}
+
+/// Fields that the hub's API adds to a pod's status by itself are left alone.
+fn keep_unknown(before: &Value, status: &mut Value) {
+    let (Some(before), Some(status)) = (before.as_object(), status.as_object_mut()) else { return };
+    for field in ["qosClass", "observedGeneration", "resourceClaimStatuses"] {
+        if let Some(value) = before.get(field) {
+            status.entry(field).or_insert_with(|| value.clone());
+        }
+    }
+}
+
+fn images(object: &Value, kind: &str) -> BTreeMap<String, String> {
+    let pointer = crate::object::template_pointer(kind).map(|p| format!("{p}/spec/containers")).unwrap_or_default();
+    let containers = object.pointer(&pointer).and_then(Value::as_array).into_iter().flatten();
+    containers.map(|c| (text(c, "/name").to_owned(), text(c, "/image").to_owned())).collect()
+}
+
+/// The annotation that remembers the parts of a hub below.
+pub fn parts_annotation(parts: &[(String, i64)]) -> Option<(String, String)> {
+    (!parts.is_empty()).then(|| (PARTS_ANNOTATION.to_owned(), json!(parts).to_string()))
+}

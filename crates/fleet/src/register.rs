@@ -1,0 +1,206 @@
+//! Joining and renewing: signing requests are approved by policy and signed.
+
+use std::sync::Arc;
+
+use futures::TryStreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest as Request;
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Client, Error, ResourceExt};
+use serde_json::json;
+use tombolo_api::{Site, SiteSpec, names};
+
+use crate::config::{Approval, FleetConfig};
+use crate::sign;
+use crate::tokens::{self, Verdict};
+
+/// What to do about a signing request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Not for this signer, or done already.
+    Ignore,
+    /// A new site, with the id of the token it came with.
+    Join { site: String, token: String },
+    /// A site that is known asks for a fresh certificate.
+    Renew { site: String },
+    /// Approved; to be signed.
+    Sign { site: String },
+    Deny(String),
+}
+
+/// A pure reading of the request: who asks for which name.
+pub fn policy(request: &Request) -> Policy {
+    if request.spec.signer_name != names::SIGNER {
+        return Policy::Ignore;
+    }
+    let status = request.status.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    if status.certificate.is_some() || conditions.iter().any(|c| c.type_ == "Denied" || c.type_ == "Failed") {
+        return Policy::Ignore;
+    }
+    let name = match sign::requested_name(&String::from_utf8_lossy(&request.spec.request.0)) {
+        Ok(name) => name,
+        Err(error) => return Policy::Deny(error.to_string()),
+    };
+    let Some(site) = names::site_of_user(&name).filter(|s| names::valid_site_name(s)).map(str::to_owned) else {
+        return Policy::Deny(format!("{name:?} is no name for a site; it must be system:site:<name>, at most 40 of a-z, 0-9, -"));
+    };
+    if conditions.iter().any(|c| c.type_ == "Approved") {
+        return Policy::Sign { site };
+    }
+    let user = request.spec.username.clone().unwrap_or_default();
+    if user == name {
+        return Policy::Renew { site };
+    }
+    let groups = request.spec.groups.clone().unwrap_or_default();
+    match user.strip_prefix("system:bootstrap:") {
+        Some(token) if groups.iter().any(|g| g == names::JOIN_GROUP) => Policy::Join { site, token: token.to_owned() },
+        _ => Policy::Deny(format!("{user} may not ask for the certificate of site {site}")),
+    }
+}
+
+pub async fn run(config: Arc<FleetConfig>) {
+    let api: Api<Request> = Api::all(config.client.clone());
+    let selector = watcher::Config::default().fields(&format!("spec.signerName={}", names::SIGNER));
+    let mut requests = Box::pin(watcher(api, selector).default_backoff().applied_objects());
+    loop {
+        match requests.try_next().await {
+            Ok(Some(request)) => {
+                let name = request.name_any();
+                if let Err(error) = handle(&config, &request).await {
+                    tracing::warn!(request = name, %error, "a signing request waits");
+                }
+            }
+            Ok(None) => return,
+            Err(error) => tracing::debug!(%error, "watch of signing requests interrupted"),
+        }
+    }
+}
+
+async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
+    match policy(request) {
+        Policy::Ignore => Ok(()),
+        Policy::Deny(why) => deny(config, request, &why).await,
+        Policy::Renew { site } => {
+            let known: Api<Site> = Api::all(config.client.clone());
+            if known.get_opt(&site).await?.is_none() {
+                return deny(config, request, &format!("this hub does not know site {site}; join again with a new token")).await;
+            }
+            approve(config, request, "Renewal", "asked for by the site itself").await
+        }
+        Policy::Join { site, token } => join(config, request, &site, &token).await,
+        Policy::Sign { site } => issue(config, request, &site).await,
+    }
+}
+
+async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) -> Result<(), Error> {
+    let sites: Api<Site> = Api::all(config.client.clone());
+    if sites.get_opt(site).await?.is_some() {
+        let why = format!("there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name");
+        return deny(config, request, &why).await;
+    }
+    let spec: SiteSpec = annotation(request, names::SITE_SPEC_ANNOTATION);
+    let hub = own_id(&config.client).await?;
+    if spec.hubs.contains(&hub) {
+        return deny(config, request, "the site is this hub, or is above it; a loop is refused").await;
+    }
+    match tokens::consume(&config.client, token, jiff::Timestamp::now().as_second()).await? {
+        Verdict::No(why) => deny(config, request, why).await,
+        Verdict::Yes { needs_approval, .. } if needs_approval || config.approval == Approval::Person => {
+            tracing::info!(site, request = request.name_any(), "waits for `tombolo sites approve`");
+            Ok(())
+        }
+        Verdict::Yes { .. } => approve(config, request, "Token", &format!("joined with token {token}")).await,
+    }
+}
+
+async fn own_id(client: &Client) -> Result<String, Error> {
+    let api: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    let data = api.get_opt(names::HUB_CONFIG).await?.and_then(|c| c.data).unwrap_or_default();
+    Ok(data.get("id").cloned().unwrap_or_default())
+}
+
+fn annotation<T: serde::de::DeserializeOwned + Default>(request: &Request, name: &str) -> T {
+    let text = request.annotations().get(name);
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+}
+
+async fn condition(config: &FleetConfig, request: &Request, kind: &str, reason: &str, message: &str) -> Result<(), Error> {
+    let api: Api<Request> = Api::all(config.client.clone());
+    let mut changed = request.clone();
+    changed.metadata.managed_fields = None;
+    let condition = serde_json::from_value(json!({"type": kind, "status": "True", "reason": reason, "message": message}))
+        .map_err(Error::SerdeError)?;
+    changed.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
+    api.replace_subresource("approval", &request.name_any(), &PostParams::default(), &changed).await.map(drop)
+}
+
+/// Approves a request: used by policy, and by `tombolo sites approve`.
+pub async fn approve_request(client: &Client, name: &str, by: &str) -> Result<(), Error> {
+    let api: Api<Request> = Api::all(client.clone());
+    let mut request = api.get(name).await?;
+    request.metadata.managed_fields = None;
+    let condition = json!({"type": "Approved", "status": "True", "reason": "Person", "message": format!("approved by {by}")});
+    let condition = serde_json::from_value(condition).map_err(Error::SerdeError)?;
+    request.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
+    api.replace_subresource("approval", name, &PostParams::default(), &request).await.map(drop)
+}
+
+async fn approve(config: &FleetConfig, request: &Request, reason: &str, message: &str) -> Result<(), Error> {
+    condition(config, request, "Approved", reason, message).await
+}
+
+async fn deny(config: &FleetConfig, request: &Request, why: &str) -> Result<(), Error> {
+    tracing::warn!(request = request.name_any(), user = request.spec.username, why, "a signing request was denied");
+    condition(config, request, "Denied", "Policy", why).await
+}
+
+/// Makes the site known if it is new, then signs.
+async fn issue(config: &FleetConfig, request: &Request, site: &str) -> Result<(), Error> {
+    let identity = known_identity(config, request, site).await?;
+    let pem = String::from_utf8_lossy(&request.spec.request.0).into_owned();
+    let now = jiff::Timestamp::now().as_second();
+    let certificate =
+        match sign::sign(&pem, site, &identity, &config.ca_cert, &config.ca_key, now, config.certificate_life) {
+            Ok(certificate) => certificate,
+            Err(error) => return deny(config, request, &error.to_string()).await,
+        };
+    let api: Api<Request> = Api::all(config.client.clone());
+    let mut signed = request.clone();
+    signed.metadata.managed_fields = None;
+    signed.status.get_or_insert_default().certificate = Some(ByteString(certificate.into_bytes()));
+    api.replace_status(&request.name_any(), &PostParams::default(), &signed).await?;
+    tracing::info!(site, "certificate signed");
+    Ok(())
+}
+
+/// The identity of the site, which is made with the site.
+async fn known_identity(config: &FleetConfig, request: &Request, site: &str) -> Result<String, Error> {
+    let api: Api<Site> = Api::all(config.client.clone());
+    if let Some(known) = api.get_opt(site).await? {
+        if let Some(identity) = known.annotations().get(names::IDENTITY_ANNOTATION) {
+            return Ok(identity.clone());
+        }
+        let identity = uuid::Uuid::new_v4().simple().to_string();
+        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::IDENTITY_ANNOTATION: identity}}}));
+        api.patch(site, &PatchParams::default(), &patch).await?;
+        return Ok(identity);
+    }
+    let identity = uuid::Uuid::new_v4().simple().to_string();
+    let mut new = Site::new(site, annotation(request, names::SITE_SPEC_ANNOTATION));
+    new.metadata = ObjectMeta {
+        name: Some(site.to_owned()),
+        labels: Some(annotation(request, names::SITE_LABELS_ANNOTATION)),
+        annotations: Some([(names::IDENTITY_ANNOTATION.to_owned(), identity.clone())].into()),
+        finalizers: Some(vec![names::SITE_FINALIZER.into()]),
+        ..Default::default()
+    };
+    api.create(&PostParams::default(), &new).await?;
+    crate::sites::equip(&config.client, site, &identity).await?;
+    Ok(identity)
+}
+
+#[cfg(test)]
+#[path = "register_tests.rs"]
+mod tests;

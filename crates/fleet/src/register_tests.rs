@@ -1,0 +1,45 @@
+use super::*;
+
+fn request(cn: &str, user: &str, group: &str, conditions: &[&str]) -> Request {
+    let mut params = rcgen::CertificateParams::new(Vec::new()).expect("params");
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::CommonName, cn);
+    let key = rcgen::KeyPair::generate().expect("key");
+    let pem = params.serialize_request(&key).expect("request").pem().expect("pem");
+    let conditions: Vec<_> = conditions.iter().map(|c| json!({"type": c, "status": "True"})).collect();
+    let mut request: Request = serde_json::from_value(json!({"metadata": {"name": "r"},
+        "spec": {"request": "", "signerName": names::SIGNER, "username": user, "groups": [group]}, "status": {"conditions": conditions}}))
+    .expect("a request");
+    request.spec.request = ByteString(pem.into_bytes());
+    request
+}
+
+#[test]
+fn a_token_joins_a_site_renews_and_an_approved_request_is_signed() {
+    let join = request("system:site:a", "system:bootstrap:abcdef", names::JOIN_GROUP, &[]);
+    assert_eq!(policy(&join), Policy::Join { site: "a".into(), token: "abcdef".into() });
+    let renew = request("system:site:a", "system:site:a", names::SITES_GROUP, &[]);
+    assert_eq!(policy(&renew), Policy::Renew { site: "a".into() });
+    let approved = request("system:site:a", "anybody", "", &["Approved"]);
+    assert_eq!(policy(&approved), Policy::Sign { site: "a".into() });
+}
+
+#[test]
+fn nobody_gets_a_name_that_is_not_theirs() {
+    let other_site = request("system:site:b", "system:site:a", names::SITES_GROUP, &[]);
+    assert!(matches!(policy(&other_site), Policy::Deny(_)));
+    let plain_token = request("system:site:a", "system:bootstrap:abcdef", "system:bootstrappers", &[]);
+    assert!(matches!(policy(&plain_token), Policy::Deny(_)));
+    for name in ["system:admin", "system:site:", "system:site:a/../b", "system:site:A"] {
+        let bad = request(name, "system:bootstrap:abcdef", names::JOIN_GROUP, &[]);
+        assert!(matches!(policy(&bad), Policy::Deny(_)), "{name}");
+    }
+}
+
+#[test]
+fn what_is_denied_or_for_another_signer_is_left_alone() {
+    assert_eq!(policy(&request("system:site:a", "x", "", &["Denied"])), Policy::Ignore);
+    let mut other = request("system:site:a", "x", "", &[]);
+    other.spec.signer_name = "kubernetes.io/kubelet-serving".into();
+    assert_eq!(policy(&other), Policy::Ignore);
+}

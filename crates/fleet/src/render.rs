@@ -1,0 +1,168 @@
+//! One root object, rendered for one site.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tombolo_api::{HubRef, LeaseTerms, ObjectRef, PlacementSpec, WorkSpec, names};
+
+use crate::intent::intent;
+use crate::object::{Key, Nature, Object, annotation, nature, number, template_pointer, text, work_name};
+use crate::overrides::{self, OverrideError};
+
+/// A Work may not be larger.
+pub const MOST: usize = 512 << 10;
+/// Seconds a pod of an at-most-once workload may run without a renewed lease, where nothing else is said.
+const LEASE_SECONDS: i64 = 40;
+
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    #[error(transparent)]
+    Override(#[from] OverrideError),
+    #[error("{object} with what it needs is {size} bytes, a Work holds {MOST}; move large files out of ConfigMaps and Secrets")]
+    TooLarge { object: String, size: usize },
+}
+
+/// Where a Work goes and with what.
+pub struct Target<'a> {
+    pub site: &'a str,
+    pub spec: &'a tombolo_api::SiteSpec,
+    pub labels: &'a BTreeMap<String, String>,
+    pub groups: &'a [String],
+    /// Replicas for this site; `None` for kinds without.
+    pub replicas: Option<i64>,
+    /// First ordinal of a StatefulSet whose replicas are shared out.
+    pub first_ordinal: i64,
+    /// Replicas per part of a hub below.
+    pub parts: &'a [(String, i64)],
+}
+
+/// The Work for `root` at `target`. `needs` are the objects it names, in any order.
+pub fn render(
+    root: &Value,
+    needs: &[Object],
+    placement: &PlacementSpec,
+    target: &Target<'_>,
+    hub: &HubRef,
+) -> Result<WorkSpec, RenderError> {
+    let key = Key::of(root).unwrap_or_else(|| Key::new("", "", "", ""));
+    let uid = text(root, "/metadata/uid");
+    let work = work_name(&key, uid);
+    let mine = || {
+        let matches = |o: &&tombolo_api::Override| o.sites.matches(target.site, target.spec, target.labels, target.groups);
+        placement.overrides.iter().enumerate().filter(move |(_, o)| matches(o))
+    };
+    let adopt = placement.adopt || annotation(root, names::ADOPT_ANNOTATION) == "true";
+    let mut object = intent(root);
+    set_replicas(&mut object, &key, placement, target);
+    overrides::apply(&mut object, true, mine())?;
+    let lease = at_most_once(&mut object, &key.kind, placement);
+    // A label in the template lets the site find the pods; what is taken over keeps its template, so that nothing restarts.
+    if !adopt {
+        label_template(&mut object, &key.kind, &work);
+    }
+    let below = !target.spec.hubs.is_empty();
+    if below {
+        object["metadata"]["annotations"][PATH_ANNOTATION] = json!(hub.path.join(","));
+    }
+    let mut with = Vec::new();
+    for need in needs {
+        let mut need = intent(need);
+        overrides::apply(&mut need, false, mine())?;
+        with.push(need);
+    }
+    let delegate = below.then(|| delegated(placement, &key, target, &work));
+    if let Some(spec) = &delegate {
+        with.push(json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Placement",
+            "metadata": {"name": work, "namespace": key.namespace}, "spec": spec}));
+        object["metadata"]["annotations"][names::PLACEMENT_ANNOTATION] = json!(work);
+    }
+    let spec = WorkSpec {
+        root: ObjectRef {
+            api_version: key.api_version.clone(),
+            kind: key.kind.clone(),
+            namespace: key.namespace.clone(),
+            name: key.name.clone(),
+            uid: uid.to_owned(),
+            generation: number(root, "/metadata/generation"),
+        },
+        hub: hub.clone(),
+        object,
+        with,
+        replicas: if placement.site_scales { None } else { target.replicas },
+        drift: placement.drift,
+        adopt,
+        tombstone: None,
+        delegate,
+        lease,
+    };
+    let size = serde_json::to_vec(&spec).map_or(0, |bytes| bytes.len());
+    if size > MOST { Err(RenderError::TooLarge { object: key.to_string(), size }) } else { Ok(spec) }
+}
+
+/// On an object given to a hub below: the hubs it came through.
+pub const PATH_ANNOTATION: &str = "path.tombolo.dev/hubs";
+
+fn set_replicas(object: &mut Value, key: &Key, placement: &PlacementSpec, target: &Target<'_>) {
+    if nature(&key.api_version, &key.kind) != Nature::Replicated {
+        return;
+    }
+    if placement.site_scales {
+        if let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut) {
+            spec.remove("replicas");
+        }
+    } else if let Some(replicas) = target.replicas {
+        object["spec"]["replicas"] = json!(replicas);
+        // Shared-out replicas keep names of their own: pods are numbered over all sites.
+        if key.kind == "StatefulSet" && target.first_ordinal > 0 {
+            object["spec"]["ordinals"] = json!({"start": target.first_ordinal});
+        }
+    }
+}
+
+fn label_template(object: &mut Value, kind: &str, work: &str) {
+    let Some(pointer) = template_pointer(kind) else { return };
+    if let Some(template) = object.pointer_mut(pointer) {
+        template["metadata"]["labels"][names::WORK_LABEL] = json!(work);
+    }
+}
+
+fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec) -> Option<LeaseTerms> {
+    if !placement.failover.at_most_once {
+        return None;
+    }
+    let pointer = template_pointer(kind)?;
+    let template = object.pointer_mut(pointer)?;
+    let stop = template.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
+    let seconds = LEASE_SECONDS.max(stop + 10);
+    template["metadata"]["annotations"][names::AT_MOST_ONCE_ANNOTATION] = json!(seconds.to_string());
+    Some(LeaseTerms { seconds, stop_seconds: stop })
+}
+
+/// What a hub below must decide itself: how to share out its replicas over the places it was given them for.
+fn delegated(placement: &PlacementSpec, key: &Key, target: &Target<'_>, _work: &str) -> Value {
+    let weights: Vec<Value> = target
+        .parts
+        .iter()
+        .filter(|(part, replicas)| *replicas > 0 && !part.is_empty())
+        .map(|(part, replicas)| json!({"weight": replicas, "sites": part_selector(part)}))
+        .collect();
+    let mut spec = json!(placement);
+    spec["objects"] = json!([{"apiVersion": key.api_version, "kind": key.kind, "name": key.name}]);
+    // Names of sites mean something only at the hub that knows them; overrides are made already.
+    spec["sites"] = json!({});
+    spec["overrides"] = json!([]);
+    if !weights.is_empty() && nature(&key.api_version, &key.kind) == Nature::Replicated {
+        spec["replicas"] = json!({"mode": spec["replicas"]["mode"], "divideBy": "Weight", "weights": weights});
+    }
+    spec
+}
+
+/// `tier:region/zone/jurisdiction`, as `convert` names parts.
+fn part_selector(part: &str) -> Value {
+    let tier = part.split(':').next().unwrap_or_default();
+    json!({"tiers": [tier]})
+}
+
+#[cfg(test)]
+#[path = "render_tests.rs"]
+mod tests;

@@ -1,0 +1,365 @@
+//! The fleet's life: install, lead, watch, plan, act.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Error, ResourceExt};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tombolo_api::{Placement, Site, SiteGroup, Work, names};
+
+use crate::act::{act, delete_at_site};
+use crate::config::FleetConfig;
+use crate::identity::{self, Identity};
+use crate::index::Index;
+use crate::object::{DEPENDENCIES, Key, workloads};
+use crate::plan::{plan, remove_mirror};
+use crate::tunnels::Admission;
+use crate::watches::Known;
+use crate::{install, lead, register, sites};
+
+/// Roots acted on at once.
+const AT_ONCE: usize = 64;
+/// How long a removed site that is still there gets to clean up.
+const FAREWELL: i64 = 60;
+
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    #[error("the hub's API does not answer: {0}")]
+    Api(#[from] Box<Error>),
+}
+
+/// Runs the fleet's controllers until `shutdown`.
+pub async fn run(config: FleetConfig) -> Result<(), FleetError> {
+    let shutdown = config.shutdown.clone();
+    let config = Arc::new(config);
+    tokio::select! {
+        result = live(config) => result,
+        () = shutdown.cancelled() => Ok(()),
+    }
+}
+
+async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
+    let boxed = |error: Error| FleetError::Api(Box::new(error));
+    for crd in tombolo_api::crds() {
+        install::apply(&config.client, serde_json::json!(crd)).await.map_err(boxed)?;
+    }
+    install::served(&config.client).await.map_err(boxed)?;
+    let everywhere = CancellationToken::new();
+    let _stop = everywhere.clone().drop_guard();
+    spawn(&everywhere, admit(config.clone()));
+    spawn(&everywhere, renew_leases(config.clone()));
+    loop {
+        if config.elect {
+            install::apply(&config.client, serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names::SYSTEM_NAMESPACE}}))
+                .await
+                .map_err(boxed)?;
+            lead::wait(&config.client, &config.replica).await;
+            tracing::info!(replica = config.replica, "leading");
+        }
+        let term = everywhere.child_token();
+        let _over = term.clone().drop_guard();
+        let ruling = rule(config.clone(), term);
+        if config.elect {
+            tokio::select! {
+                result = ruling => result.map_err(boxed)?,
+                () = lead::keep(&config.client, &config.replica) => tracing::warn!("no longer leading"),
+            }
+        } else {
+            ruling.await.map_err(boxed)?;
+        }
+    }
+}
+
+fn spawn(until: &CancellationToken, task: impl Future<Output = ()> + Send + 'static) {
+    let until = until.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            () = task => {}
+            () = until.cancelled() => {}
+        }
+    });
+}
+
+/// What the leading replica does.
+async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), Error> {
+    let Identity { hub, restored } = identity::establish(&config.client).await?;
+    install::install(&config.client, &config.ca_cert, &config.url, &hub.id, config.quic_port).await?;
+    tracing::info!(hub = hub.id, epoch = hub.epoch, "fleet starts");
+    let lease = i64::try_from(config.lease.as_secs()).unwrap_or(40).max(1);
+    let known = Known::new(Index::new(hub, restored, now(), lease));
+    spawn(&term, register::run(config.clone()));
+    let client = &config.client;
+    let plain = watcher::Config::default;
+    spawn(&term, known.clone().follow(Api::<Site>::all(client.clone()), "Site", plain(), Index::put_site, |i, s| i.drop_site(&s.name_any())));
+    spawn(&term, known.clone().follow(Api::<SiteGroup>::all(client.clone()), "SiteGroup", plain(), Index::put_group, |i, g| i.drop_group(&g.name_any())));
+    spawn(&term, known.clone().follow(Api::<Placement>::all(client.clone()), "Placement", plain(), Index::put_placement, |i, p| {
+        i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
+    }));
+    spawn(&term, known.clone().follow(Api::<Work>::all(client.clone()), "Work", plain(), Index::put_work, |i, w| i.drop_work(w)));
+    let leases = plain().fields(&format!("metadata.name={}", names::SITE_LEASE));
+    spawn(&term, known.clone().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}));
+    spawn(&term, known.clone().follow_mirrors(client.clone()));
+    let ours = ["Site", "SiteGroup", "Placement", "Work", "Lease", "Mirror"].map(|k| (names::GROUP.to_owned(), k.to_owned()));
+    known.wait_synced(&ours).await;
+    let mut watched = HashSet::new();
+    watch_kinds(&config, &known, &term, &mut watched);
+    let first: Vec<(String, String)> = workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
+    known.wait_synced(&first).await;
+    known.index.lock().mark_all();
+    steer(config, known, term, watched).await;
+    Ok(())
+}
+
+fn put_lease(index: &mut Index, lease: Lease) {
+    let Some(site) = lease.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+    let renewed = lease.spec.and_then(|s| s.renew_time).map_or(0, |t| t.0.as_second());
+    index.heard(&site, renewed, now());
+}
+
+/// Watches every kind that is placed, named by a placement, or already at a site.
+fn watch_kinds(config: &Arc<FleetConfig>, known: &Arc<Known>, term: &CancellationToken, watched: &mut HashSet<(String, String)>) {
+    let mut wanted: HashSet<(String, String)> =
+        workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
+    let index = known.index.lock();
+    for placement in index.placements.values() {
+        for object in &placement.spec.objects {
+            if let (Some(version), Some(kind)) = (&object.api_version, &object.kind) {
+                wanted.insert((version.clone(), kind.clone()));
+            }
+        }
+    }
+    for site in index.sites.keys() {
+        wanted.extend(index.works_at(site).map(|w| (w.spec.root.api_version.clone(), w.spec.root.kind.clone())));
+    }
+    drop(index);
+    for kind in wanted {
+        if watched.insert(kind.clone()) {
+            spawn(term, known.clone().follow_objects(config.client.clone(), kind.0, kind.1));
+        }
+    }
+}
+
+/// The loop: plan for what changed, act, look at the clock.
+async fn steer(config: Arc<FleetConfig>, known: Arc<Known>, term: CancellationToken, mut watched: HashSet<(String, String)>) {
+    let mut acting: JoinSet<(Key, bool)> = JoinSet::new();
+    let mut active: HashSet<Key> = HashSet::new();
+    let mut again: HashSet<Key> = HashSet::new();
+    let mut failures: HashMap<Key, u32> = HashMap::new();
+    let mut lost: BTreeMap<String, bool> = BTreeMap::new();
+    let mut shown: HashMap<String, String> = HashMap::new();
+    let mut clock = tokio::time::interval(Duration::from_secs(1));
+    clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut ties = config.tunnels.changes();
+    loop {
+        let room = AT_ONCE.saturating_sub(acting.len());
+        let dirty = if room > 0 { known.index.lock().take_dirty(256) } else { Vec::new() };
+        for key in dirty {
+            if active.contains(&key) {
+                again.insert(key);
+                continue;
+            }
+            // Absence means something only where everything is known.
+            if !known.is_synced(&key) {
+                continue;
+            }
+            let actions = think(&known, &key);
+            if !actions.is_empty() {
+                active.insert(key.clone());
+                let (config, known) = (config.clone(), known.clone());
+                acting.spawn(async move {
+                    let mut well = true;
+                    let acts = actions.into_iter().map(|action| act(&config, &known, action));
+                    for result in futures::stream::iter(acts).buffer_unordered(16).collect::<Vec<_>>().await {
+                        if let Err(error) = result {
+                            tracing::warn!(object = %key, %error, "not done");
+                            well = false;
+                        }
+                    }
+                    (key, well)
+                });
+            }
+        }
+        let wished: Vec<_> = std::mem::take(&mut *known.wished_away.lock());
+        for (site, namespace, pod) in wished {
+            let config = config.clone();
+            spawn(&term, async move { delete_at_site(&config, &site, &namespace, &pod).await });
+        }
+        if known.index.lock().has_dirty() && acting.len() < AT_ONCE {
+            continue;
+        }
+        tokio::select! {
+            () = known.changed.notified() => watch_kinds(&config, &known, &term, &mut watched),
+            Some(done) = acting.join_next(), if !acting.is_empty() => {
+                let Ok((key, well)) = done else { continue };
+                active.remove(&key);
+                if !well {
+                    // Try again, later each time.
+                    let count = failures.entry(key.clone()).or_default();
+                    *count += 1;
+                    let wait = Duration::from_secs(1 << (*count).min(6));
+                    let (known, key) = (known.clone(), key.clone());
+                    spawn(&term, async move {
+                        tokio::time::sleep(wait).await;
+                        known.index.lock().mark(&key);
+                        known.changed.notify_one();
+                    });
+                } else {
+                    failures.remove(&key);
+                }
+                if again.remove(&key) {
+                    known.index.lock().mark(&key);
+                }
+            }
+            _ = ties.changed() => look(&config, &known, &mut lost, &mut shown).await,
+            _ = clock.tick() => look(&config, &known, &mut lost, &mut shown).await,
+        }
+    }
+}
+
+fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
+    let mut index = known.index.lock();
+    let now = now();
+    let plan = plan(&mut index, key, now, &crate::now_text());
+    match plan.decided {
+        Some(decided) => drop(index.decided.insert(key.clone(), decided)),
+        None => drop(index.decided.remove(key)),
+    }
+    if plan.moved {
+        index.moved.insert(key.clone(), now);
+    }
+    if plan.unsettled {
+        index.unsettled.insert(key.clone());
+    } else {
+        index.unsettled.remove(key);
+    }
+    if index.objects.get(key).is_none() && index.works_of(key).next().is_none() {
+        index.decided.remove(key);
+        index.moved.remove(key);
+        index.unsettled.remove(key);
+    }
+    plan.actions
+}
+
+/// The clock's part: who is lost, who is back, who leaves; nodes and conditions that show it.
+async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap<String, bool>, shown: &mut HashMap<String, String>) {
+    let tied: HashMap<String, crate::tunnels::Tied> = config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
+    let time = now();
+    let (sites, hub, orphans) = {
+        let mut index = known.index.lock();
+        for (name, tie) in &tied {
+            index.heard(name, time - i64::try_from(tie.heard.as_secs()).unwrap_or(0), time);
+        }
+        let mut changed = false;
+        let names: Vec<String> = index.sites.keys().cloned().collect();
+        for name in &names {
+            let silent = index.silent(name, time).is_some();
+            changed |= lost.insert(name.clone(), silent).is_some_and(|before| before != silent);
+        }
+        if changed {
+            index.topology += 1;
+            index.mark_all();
+        }
+        // Silence has an age, and waits end.
+        index.mark_unsettled();
+        let sites: Vec<(Site, Option<u64>, usize)> = index
+            .sites
+            .iter()
+            .map(|(name, s)| (s.site.clone(), index.silent(name, time), index.works_at(name).count()))
+            .collect();
+        (sites, index.hub.clone(), index.orphaned_mirrors())
+    };
+    for (site, silent, works) in &sites {
+        let name = site.name_any();
+        let result = if let Some(since) = &site.metadata.deletion_timestamp {
+            let keep = site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
+            let patience = time - since.0.as_second() > FAREWELL;
+            if *works == 0 || silent.is_some() || keep || patience || !tied.contains_key(&name) {
+                sites::remove(config, site, hub.epoch, &hub.id).await
+            } else {
+                Ok(())
+            }
+        } else {
+            sites::show(config, site, *silent, tied.get(&name), shown).await
+        };
+        if let Err(error) = result {
+            tracing::debug!(site = name, %error, "not shown");
+        }
+    }
+    for pod in orphans {
+        drop(act(config, known, remove_mirror(&pod)).await);
+    }
+}
+
+/// Every replica keeps its doors: who may tie itself, who was removed.
+async fn admit(config: Arc<FleetConfig>) {
+    let sites: Api<Site> = Api::all(config.client.clone());
+    let removed: Api<ConfigMap> = Api::namespaced(config.client.clone(), names::SYSTEM_NAMESPACE);
+    let only = watcher::Config::default().fields(&format!("metadata.name={}", names::REMOVED_SITES));
+    let mut sites = Box::pin(watcher(sites, watcher::Config::default()).default_backoff());
+    let mut removed = Box::pin(watcher(removed, only).default_backoff());
+    let mut admission = Admission::default();
+    let mut ready = (false, false);
+    loop {
+        tokio::select! {
+            Some(event) = sites.next() => match event {
+                Ok(watcher::Event::Init) => admission.sites.clear(),
+                Ok(watcher::Event::InitApply(site) | watcher::Event::Apply(site)) => {
+                    if let Some(identity) = site.annotations().get(names::IDENTITY_ANNOTATION) {
+                        admission.sites.insert(site.name_any(), identity.clone());
+                    }
+                    if !ready.0 {
+                        continue;
+                    }
+                }
+                Ok(watcher::Event::InitDone) => ready.0 = true,
+                Ok(watcher::Event::Delete(site)) => drop(admission.sites.remove(&site.name_any())),
+                Err(error) => {
+                    tracing::debug!(%error, "watch of sites interrupted");
+                    continue;
+                }
+            },
+            Some(event) = removed.next() => match event {
+                Ok(watcher::Event::InitApply(map) | watcher::Event::Apply(map)) => admission.removed = sites::removed(&map),
+                Ok(watcher::Event::InitDone) => ready.1 = true,
+                Ok(_) => {}
+                Err(error) => tracing::debug!(%error, "watch of removed sites interrupted"),
+            },
+        }
+        if ready.0 && ready.1 {
+            config.tunnels.set_admission(admission.clone());
+        }
+    }
+}
+
+/// Every replica writes the leases of the sites that are tied to it.
+async fn renew_leases(config: Arc<FleetConfig>) {
+    let seconds = i64::try_from(config.lease.as_secs()).unwrap_or(40);
+    let pause = (config.lease / 3).max(Duration::from_millis(500));
+    let mut ties = config.tunnels.changes();
+    loop {
+        let renewals = config.tunnels.tied().into_iter().map(|tie| {
+            let config = config.clone();
+            async move { sites::renew(&config, &tie, seconds).await }
+        });
+        for result in futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<_>>().await {
+            if let Err(error) = result {
+                tracing::debug!(%error, "a lease was not renewed");
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            _ = ties.changed() => {}
+        }
+    }
+}
+
+pub fn now() -> i64 {
+    jiff::Timestamp::now().as_second()
+}

@@ -1,0 +1,248 @@
+//! The life of a site at the hub: its namespace and rights, its node, its lease, and its end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use kube::{Client, Error, ResourceExt};
+use serde_json::{Value, json};
+use tombolo_agent::Removal;
+use tombolo_api::{Condition, Site, names};
+
+use crate::config::FleetConfig;
+use crate::convert::tier;
+use crate::install::apply;
+use crate::tunnels::Tied;
+
+/// Namespace and rights of a site. Bound to the identity, not to the name: an old certificate gets nothing.
+pub async fn equip(client: &Client, site: &str, identity: &str) -> Result<(), Error> {
+    for object in equipment(site, identity) {
+        apply(client, object).await?;
+    }
+    Ok(())
+}
+
+fn equipment(site: &str, identity: &str) -> Vec<Value> {
+    let namespace = names::site_namespace(site);
+    let rbac = "rbac.authorization.k8s.io";
+    let subject = json!([{"apiGroup": rbac, "kind": "Group", "name": names::identity_group(identity)}]);
+    let role = |kind: &str, metadata: Value, rules: Value| json!({"apiVersion": format!("{rbac}/v1"), "kind": kind, "metadata": metadata, "rules": rules});
+    let binding = |kind: &str, metadata: Value, role: &str, name: &str| {
+        json!({"apiVersion": format!("{rbac}/v1"), "kind": kind, "metadata": metadata,
+            "roleRef": {"apiGroup": rbac, "kind": role, "name": name}, "subjects": subject})
+    };
+    let own = format!("tombolo:site:{site}");
+    let labels = json!({names::SITE_LABEL: site});
+    vec![
+        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}),
+        role("Role", json!({"name": "tombolo:site", "namespace": namespace}), json!([
+            {"apiGroups": [names::GROUP], "resources": ["works"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [names::GROUP], "resources": ["works/status"], "verbs": ["get", "patch", "update"]},
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
+        ])),
+        binding("RoleBinding", json!({"name": "tombolo:site", "namespace": namespace}), "Role", "tombolo:site"),
+        role("ClusterRole", json!({"name": own, "labels": labels}), json!([
+            {"apiGroups": [names::GROUP], "resources": ["sites"], "resourceNames": [site], "verbs": ["get"]},
+            {"apiGroups": [names::GROUP], "resources": ["sites/status"], "resourceNames": [site], "verbs": ["get", "patch", "update"]},
+        ])),
+        binding("ClusterRoleBinding", json!({"name": own, "labels": labels}), "ClusterRole", &own),
+    ]
+}
+
+/// Condition `Ready` of a site.
+pub fn ready(silent: Option<u64>, tied: bool, now: &str) -> Condition {
+    let (status, reason, message) = match silent {
+        Some(seconds) => ("False", "Silent", format!("not heard for {} s; what is shown of it is what it last said", seconds / 10 * 10)),
+        None if tied => ("True", "Tied", "heartbeats come".to_owned()),
+        None => ("True", "Tied", "heartbeats come to another replica, or stopped a moment ago".to_owned()),
+    };
+    Condition {
+        r#type: "Ready".into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: if tied || silent.is_some() { message } else { "heard within its lease".into() },
+        last_transition_time: now.into(),
+    }
+}
+
+/// The node that stands for a site in `kubectl get nodes`.
+pub fn node(site: &Site) -> Value {
+    let name = site.name_any();
+    let location = &site.spec.location;
+    let mut labels = json!({
+        "kubernetes.io/hostname": name,
+        "type": "site",
+        names::SITE_LABEL: name,
+        "tombolo.dev/tier": tier(site.spec.tier),
+        format!("node-role.kubernetes.io/{}", tier(site.spec.tier)): "",
+    });
+    for (label, value) in
+        [("topology.kubernetes.io/region", &location.region), ("topology.kubernetes.io/zone", &location.zone), ("tombolo.dev/jurisdiction", &location.jurisdiction)]
+    {
+        if let Some(value) = value {
+            labels[label] = json!(value);
+        }
+    }
+    let taints: Vec<Value> = site.spec.taints.iter().map(|t| json!({"key": t.key, "value": t.value, "effect": t.effect})).collect();
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        "spec": {"taints": taints, "unschedulable": site.spec.unschedulable}})
+}
+
+pub fn node_status(site: &Site, ready: &Condition, now: &str) -> Value {
+    let status = site.status.clone().unwrap_or_default();
+    let mut ready_condition = json!(ready);
+    // To Kubernetes a node that is not heard is `Unknown`, not `False`.
+    if ready.status == "False" {
+        ready_condition["status"] = json!("Unknown");
+    }
+    ready_condition["lastHeartbeatTime"] = json!(now);
+    let version = status.version.unwrap_or_else(|| "unknown".into());
+    json!({"status": {
+        "conditions": [ready_condition],
+        "capacity": status.capacity,
+        "allocatable": status.allocatable,
+        "nodeInfo": {"kubeletVersion": version, "osImage": "site", "operatingSystem": "linux", "architecture": "", "bootID": "", "containerRuntimeVersion": "tombolo://site",
+            "kernelVersion": "", "kubeProxyVersion": "", "machineID": "", "systemUUID": ""},
+    }})
+}
+
+/// Brings Site condition, Node and latency in line with what is known; writes only differences.
+pub async fn show(config: &FleetConfig, site: &Site, silent: Option<u64>, tied: Option<&Tied>, shown: &mut HashMap<String, String>) -> Result<(), Error> {
+    let name = site.name_any();
+    let now = crate::now_text();
+    let status = site.status.clone().unwrap_or_default();
+    let condition = ready(silent, tied.is_some(), &now);
+    let mut conditions = status.conditions.clone();
+    let mut patch = json!({});
+    if condition.clone().set(&mut conditions) {
+        patch["conditions"] = json!(conditions);
+        if silent.is_some() {
+            tracing::warn!(site = name, "lost: {}", condition.message);
+        }
+    }
+    // Round trips wander; only a change that matters is written.
+    if let Some(rtt) = tied.and_then(|t| t.rtt) {
+        let old: f64 = status.latency.as_deref().and_then(|l| l.trim_end_matches("ms").parse().ok()).unwrap_or(0.0);
+        let new = rtt.as_secs_f64() * 1000.0;
+        if (new - old).abs() > (old * 0.5).max(5.0) || status.latency.is_none() {
+            patch["latency"] = json!(format!("{new:.0}ms"));
+        }
+    }
+    if patch != json!({}) {
+        patch["lastHeard"] = json!(now);
+        let api: Api<Site> = Api::all(config.client.clone());
+        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(json!({ "status": patch }))).await?;
+    }
+    let mut current = node_status(site, &condition, "");
+    current["spec"] = node(site);
+    let print = current.to_string();
+    if shown.get(&name) != Some(&print) {
+        apply(&config.client, node(site)).await?;
+        let api: Api<Node> = Api::all(config.client.clone());
+        let patch = Patch::Merge(node_status(site, &condition, &now));
+        api.patch_status(&name, &PatchParams::default(), &patch).await?;
+        shown.insert(name, print);
+    }
+    Ok(())
+}
+
+/// Writes the Lease of a site that is tied to this replica: when it was last heard, and where its tunnel ends.
+pub async fn renew(config: &FleetConfig, tied: &Tied, lease: i64) -> Result<(), Error> {
+    let heard = jiff::Timestamp::now() - tied.heard;
+    let time = heard.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let object = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": names::SITE_LEASE, "namespace": names::site_namespace(&tied.site)},
+        "spec": {"holderIdentity": config.replica, "leaseDurationSeconds": lease.max(1), "renewTime": time}});
+    let api: Api<Lease> = Api::namespaced(config.client.clone(), &names::site_namespace(&tied.site));
+    let params = PatchParams::apply(names::HUB_MANAGER).force();
+    api.patch(names::SITE_LEASE, &params, &Patch::Apply(&object)).await.map(drop)
+}
+
+/// The end of a site at the hub. Needs nothing from the site.
+pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &str) -> Result<(), Error> {
+    let name = site.name_any();
+    let client = &config.client;
+    if let Some(identity) = site.annotations().get(names::IDENTITY_ANNOTATION) {
+        let keep = site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
+        let removal = Removal {
+            hub: hub.to_owned(),
+            epoch,
+            delete: !keep,
+            message: format!("site {name} was removed from this hub at {}; to come back, join with a new token", crate::now_text()),
+        };
+        let text = serde_json::to_string(&removal).map_err(Error::SerdeError)?;
+        apply_removed(client, identity, &text).await?;
+        config.tunnels.cut(&name, &text);
+    }
+    let own = format!("tombolo:site:{name}");
+    let delete = DeleteParams::default();
+    let gone = |result: Result<(), Error>| match result {
+        Err(Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other,
+    };
+    use k8s_openapi::api::core::v1::Namespace;
+    use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+    gone(Api::<ClusterRoleBinding>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
+    gone(Api::<ClusterRole>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
+    // Works go one by one as well: where no namespace controller runs, nobody else would delete them.
+    let works: Api<tombolo_api::Work> = Api::namespaced(client.clone(), &names::site_namespace(&name));
+    gone(works.delete_collection(&delete, &Default::default()).await.map(drop))?;
+    gone(Api::<Lease>::namespaced(client.clone(), &names::site_namespace(&name)).delete(names::SITE_LEASE, &delete).await.map(drop))?;
+    gone(Api::<Namespace>::all(client.clone()).delete(&names::site_namespace(&name), &delete).await.map(drop))?;
+    gone(Api::<Node>::all(client.clone()).delete(&name, &delete).await.map(drop))?;
+    let api: Api<Site> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    gone(api.patch(&name, &PatchParams::default(), &patch).await.map(drop))?;
+    tracing::info!(site = name, "removed");
+    Ok(())
+}
+
+async fn apply_removed(client: &Client, identity: &str, text: &str) -> Result<(), Error> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::SYSTEM_NAMESPACE);
+    let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names::REMOVED_SITES}, "data": {identity: text}});
+    let patch = Patch::Merge(json!({"data": {identity: text}}));
+    match api.patch(names::REMOVED_SITES, &PatchParams::default(), &patch).await {
+        Err(Error::Api(status)) if status.code == 404 => {
+            let params = PatchParams::apply(names::HUB_MANAGER).force();
+            api.patch(names::REMOVED_SITES, &params, &Patch::Apply(&object)).await.map(drop)
+        }
+        other => other.map(drop),
+    }
+}
+
+/// What to tell identities that were removed.
+pub fn removed(config: &ConfigMap) -> HashMap<String, Removal> {
+    let data = config.data.iter().flatten();
+    data.filter_map(|(identity, text)| Some((identity.clone(), serde_json::from_str(text).ok()?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tombolo_api::SiteSpec;
+
+    #[test]
+    fn a_site_s_rights_end_at_its_own_objects_and_hang_on_its_identity() {
+        let all = equipment("a", "i1");
+        for object in &all {
+            if let Some(subjects) = object.get("subjects") {
+                assert_eq!(subjects[0]["name"], "system:site-identity:i1");
+            }
+            for rule in object["rules"].as_array().into_iter().flatten() {
+                let own = object["metadata"]["namespace"] == "site-a" || rule["resourceNames"] == json!(["a"]);
+                assert!(own, "{rule} reaches beyond the site");
+                let verbs = rule["verbs"].as_array().expect("verbs");
+                assert!(!verbs.iter().any(|v| v == "*" || v == "create" || v == "delete"), "{rule}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_silent_site_is_not_ready_and_its_node_is_unknown() {
+        let condition = ready(Some(47), false, "t");
+        assert_eq!(condition.status, "False");
+        let site = Site::new("a", SiteSpec::default());
+        assert_eq!(node_status(&site, &condition, "t")["status"]["conditions"][0]["status"], "Unknown");
+    }
+}

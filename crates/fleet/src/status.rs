@@ -1,0 +1,259 @@
+//! What the sites say about one object, merged into one status on the hub's object.
+//!
+//! Rules, the same for every kind:
+//! - `observedGeneration` is the hub's generation only when every site has applied it and observed what it applied.
+//! - Counts are sums. What a silent site last said still counts as existing (`replicas`), but not as ready: nobody knows.
+//! - A condition is as good as the worst site's, and its message names the sites that differ. A silent site makes it
+//!   `Unknown`.
+//! - A kind that runs as one, at one site, has that site's status.
+
+use serde_json::{Map, Value, json};
+use tombolo_api::WorkStatus;
+
+use crate::object::{number, text};
+
+/// One site's word.
+#[derive(Clone, Debug, Default)]
+pub struct Word {
+    pub site: String,
+    pub status: WorkStatus,
+    /// Seconds since it was last heard, if that is too long.
+    pub silent: Option<u64>,
+    /// The hub's generation that was sent there.
+    pub sent: i64,
+}
+
+/// Counts that say what exists, and counts that say what works, per kind.
+fn counts(kind: &str) -> Option<(&'static [&'static str], &'static [&'static str])> {
+    match kind {
+        "Deployment" => Some((&["replicas", "updatedReplicas"], &["readyReplicas", "availableReplicas"])),
+        "StatefulSet" => {
+            Some((&["replicas", "currentReplicas", "updatedReplicas"], &["readyReplicas", "availableReplicas"]))
+        }
+        "ReplicaSet" | "ReplicationController" => {
+            Some((&["replicas", "fullyLabeledReplicas"], &["readyReplicas", "availableReplicas"]))
+        }
+        "DaemonSet" => Some((
+            &["desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberMisscheduled"],
+            &["numberReady", "numberAvailable"],
+        )),
+        "Job" => Some((&["active", "succeeded", "failed"], &["ready"])),
+        _ => None,
+    }
+}
+
+/// Conditions for which `True` is the good news; for all others any `True` counts.
+const GOOD: [&str; 8] = ["Available", "Progressing", "Ready", "Complete", "SuccessCriteriaMet", "Established", "NamesAccepted", "Synced"];
+
+/// The status of the hub's object. `None`: no site has said anything yet.
+pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
+    let kind = text(root, "/kind");
+    let generation = number(root, "/metadata/generation");
+    let spoken: Vec<&Word> = words.iter().filter(|w| w.status.object.is_some()).collect();
+    if spoken.is_empty() && counts(kind).is_none() {
+        return None;
+    }
+    let mut status = match counts(kind) {
+        // Jobs have rules of their own about which fields go together; one site's word is consistent.
+        Some(_) if kind == "Job" && words.len() == 1 => single(&spoken)?,
+        Some((exist, work)) => summed(kind, root, words, exist, work),
+        None => single(&spoken)?,
+    };
+    let has_generation = counts(kind).is_some() && kind != "Job" || status.get("observedGeneration").is_some();
+    if has_generation {
+        let observed = observed(words, generation);
+        if observed > 0 {
+            status.insert("observedGeneration".into(), json!(observed));
+        } else {
+            status.remove("observedGeneration");
+        }
+    }
+    let conditions = conditions(root, words, now);
+    if !conditions.is_empty() {
+        status.insert("conditions".into(), Value::Array(conditions));
+    } else if counts(kind).is_some() && kind != "Job" {
+        status.remove("conditions");
+    }
+    Some(Value::Object(status))
+}
+
+fn single(spoken: &[&Word]) -> Option<Map<String, Value>> {
+    let first = spoken.iter().find(|w| w.silent.is_none()).or(spoken.first())?;
+    let mut status = first.status.object.clone()?.as_object().cloned()?;
+    status.remove("uncountedTerminatedPods");
+    Some(status)
+}
+
+fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str]) -> Map<String, Value> {
+    let mut status = Map::new();
+    let none = json!({});
+    let sum = |field: &str, silent_too: bool| -> i64 {
+        let heard = words.iter().filter(|w| silent_too || w.silent.is_none());
+        heard.map(|w| number(w.status.object.as_ref().unwrap_or(&none), &format!("/{field}"))).sum()
+    };
+    for field in exist {
+        status.insert((*field).into(), json!(sum(field, true)));
+    }
+    for field in work {
+        status.insert((*field).into(), json!(sum(field, false)));
+    }
+    let of = |status: &Map<String, Value>, field: &str| status.get(field).and_then(Value::as_i64).unwrap_or_default();
+    match kind {
+        "Deployment" => {
+            let missing = (number(root, "/spec/replicas").max(of(&status, "replicas")) - of(&status, "availableReplicas")).max(0);
+            status.insert("unavailableReplicas".into(), json!(missing));
+        }
+        "DaemonSet" => {
+            let missing = (of(&status, "desiredNumberScheduled") - of(&status, "numberAvailable")).max(0);
+            status.insert("numberUnavailable".into(), json!(missing));
+        }
+        "StatefulSet" => revisions(&mut status, words),
+        "Job" => {
+            let times = |field: &str| {
+                let mut all: Vec<String> =
+                    words.iter().filter_map(|w| Some(w.status.object.as_ref()?.get(field)?.as_str()?.to_owned())).collect();
+                all.sort();
+                all
+            };
+            if let Some(start) = times("startTime").first() {
+                status.insert("startTime".into(), json!(start));
+            }
+            let ended = times("completionTime");
+            if ended.len() == words.len()
+                && let Some(end) = ended.last()
+            {
+                status.insert("completionTime".into(), json!(end));
+            }
+        }
+        _ => {}
+    }
+    status.retain(|key, value| value != &json!(0) || key == "replicas" || key.contains("Number") || key.starts_with("number"));
+    status
+}
+
+/// Sites count revisions each for itself. What `kubectl rollout` needs is whether current and updated are the same.
+fn revisions(status: &mut Map<String, Value>, words: &[Word]) {
+    let revision = |w: &Word, field: &str| w.status.object.as_ref().map(|o| text(o, &format!("/{field}")).to_owned()).unwrap_or_default();
+    let Some(first) = words.iter().find(|w| w.status.object.is_some()) else { return };
+    let updated = revision(first, "updateRevision");
+    if updated.is_empty() {
+        return;
+    }
+    let behind = words.iter().find(|w| revision(w, "currentRevision") != revision(w, "updateRevision"));
+    let current = behind.map_or(updated.clone(), |w| revision(w, "currentRevision"));
+    status.insert("updateRevision".into(), json!(updated));
+    status.insert("currentRevision".into(), json!(current));
+}
+
+/// The hub's generation that every site has applied and observed.
+fn observed(words: &[Word], generation: i64) -> i64 {
+    let one = |word: &Word| {
+        let own = word.status.object.as_ref().map_or(0, |o| number(o, "/observedGeneration"));
+        let seen = own >= word.status.site_generation && word.status.site_generation > 0;
+        if word.silent.is_none() && word.sent == generation && seen {
+            word.status.root_generation
+        } else {
+            word.status.root_generation.min(generation - 1)
+        }
+    };
+    if words.is_empty() { 0 } else { words.iter().map(one).min().unwrap_or(0).min(generation) }
+}
+
+fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
+    let mut kinds: Vec<String> = Vec::new();
+    let of = |word: &Word| word.status.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default();
+    for word in words {
+        for condition in of(word) {
+            let kind = text(&condition, "/type").to_owned();
+            if !kinds.contains(&kind) {
+                kinds.push(kind);
+            }
+        }
+    }
+    let many = words.len() > 1;
+    let mut merged = Vec::new();
+    for kind in kinds {
+        let good = GOOD.contains(&kind.as_str());
+        let mut worst: Option<(u8, Value)> = None;
+        let mut told = Vec::new();
+        for word in words {
+            let own = of(word).into_iter().find(|c| text(c, "/type") == kind);
+            let value = match (&word.silent, &own) {
+                (Some(_), _) => "Unknown".to_owned(),
+                (None, Some(c)) => text(c, "/status").to_owned(),
+                (None, None) => "Unknown".to_owned(),
+            };
+            let rank = match (value.as_str(), good) {
+                ("True", true) | ("False", false) => 0,
+                ("Unknown", _) => 1,
+                _ => 2,
+            };
+            // A condition that only some sites have (a failure, say) is not made unknown by those that lack it.
+            if own.is_none() && word.silent.is_none() && !good {
+                continue;
+            }
+            if let Some(seconds) = word.silent {
+                told.push(format!("{}: not heard for {seconds} s", word.site));
+            } else if rank > 0 || !many {
+                let message = own.as_ref().map_or("no word yet", |c| text(c, "/message"));
+                told.push(if many { format!("{}: {message}", word.site) } else { message.to_owned() });
+            }
+            if worst.as_ref().is_none_or(|(other, _)| rank > *other) {
+                let mut condition = own.unwrap_or_else(|| json!({"type": kind}));
+                condition["status"] = json!(value);
+                worst = Some((rank, condition));
+            }
+        }
+        let Some((_, mut condition)) = worst else { continue };
+        if many || words.iter().any(|w| w.silent.is_some()) {
+            let all = format!("at {} sites", words.len());
+            condition["message"] = json!(if told.is_empty() { all } else { told.join("; ") });
+            if text(&condition, "/status") == "Unknown" {
+                condition["reason"] = json!("SiteSilent");
+            }
+        }
+        keep_times(root, &mut condition, now);
+        merged.push(condition);
+    }
+    merged
+}
+
+/// Transition times are the hub's own: they change when the merged status does.
+fn keep_times(root: &Value, condition: &mut Value, now: &str) {
+    let before = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+    let same = before.into_iter().find(|c| c["type"] == condition["type"] && c["status"] == condition["status"]);
+    let (transition, update) = match same {
+        Some(old) if old["message"] == condition["message"] && old["reason"] == condition["reason"] => {
+            (text(old, "/lastTransitionTime").to_owned(), text(old, "/lastUpdateTime").to_owned())
+        }
+        Some(old) => (text(old, "/lastTransitionTime").to_owned(), now.to_owned()),
+        None => {
+            let own = text(condition, "/lastTransitionTime").to_owned();
+            (if own.is_empty() { now.to_owned() } else { own }, now.to_owned())
+        }
+    };
+    condition["lastTransitionTime"] = json!(transition);
+    if condition.get("lastUpdateTime").is_some() {
+        condition["lastUpdateTime"] = json!(if update.is_empty() { now } else { update.as_str() });
+    }
+}
+
+/// Adds a condition of our own about the placing, for kinds whose conditions are free.
+pub fn with_condition(status: Option<Value>, root: &Value, value: &str, reason: &str, message: &str, now: &str) -> Option<Value> {
+    let kind = text(root, "/kind");
+    if !matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") {
+        return status;
+    }
+    let mut status = status.unwrap_or_else(|| json!({}));
+    let mut condition = json!({"type": "Placed", "status": value, "reason": reason, "message": message});
+    keep_times(root, &mut condition, now);
+    match status.get_mut("conditions").and_then(Value::as_array_mut) {
+        Some(all) => all.push(condition),
+        None => status["conditions"] = json!([condition]),
+    }
+    Some(status)
+}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

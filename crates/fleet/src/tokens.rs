@@ -1,0 +1,134 @@
+//! Join tokens: Kubernetes bootstrap tokens with a number of uses.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::{Client, Error};
+use sha2::{Digest, Sha256};
+use tombolo_api::names;
+
+/// How many sites may still join with the token; in the token's Secret.
+const USES: &str = "tombolo-uses";
+/// `person`: joining with this token waits for `tombolo sites approve`.
+const APPROVAL: &str = "tombolo-approval";
+
+#[derive(Clone, Debug)]
+pub struct NewToken {
+    pub ttl: Option<Duration>,
+    pub uses: Option<u32>,
+    pub needs_approval: bool,
+}
+
+/// Makes a token; `now` in seconds since 1970, `random` is 16 bytes of good randomness.
+pub async fn create(client: &Client, new: &NewToken, now: i64, random: [u8; 16]) -> Result<String, Error> {
+    let text = hex::encode(Sha256::digest(random));
+    let (id, secret) = (&text[..6], &text[6..22]);
+    let mut data = BTreeMap::new();
+    let mut put = |key: &str, value: String| drop(data.insert(key.to_owned(), ByteString(value.into_bytes())));
+    put("token-id", id.into());
+    put("token-secret", secret.into());
+    put("usage-bootstrap-authentication", "true".into());
+    put("auth-extra-groups", names::JOIN_GROUP.into());
+    if let Some(ttl) = new.ttl {
+        let end = jiff::Timestamp::from_second(now + ttl.as_secs() as i64).unwrap_or(jiff::Timestamp::MAX);
+        put("expiration", end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
+    }
+    if let Some(uses) = new.uses {
+        put(USES, uses.to_string());
+    }
+    if new.needs_approval {
+        put(APPROVAL, "person".into());
+    }
+    let secret_object = Secret {
+        metadata: ObjectMeta { name: Some(format!("bootstrap-token-{id}")), ..Default::default() },
+        type_: Some("bootstrap.kubernetes.io/token".into()),
+        data: Some(data),
+        ..Default::default()
+    };
+    secrets(client).create(&PostParams::default(), &secret_object).await?;
+    Ok(format!("{id}.{secret}"))
+}
+
+/// What a token allows at `now`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Join; the count that is left afterwards, if it is counted.
+    Yes { left: Option<u32>, needs_approval: bool },
+    No(&'static str),
+}
+
+/// Reads a token's Secret. Kubernetes stops accepting an expired token by itself; this is asked once more at approval.
+pub fn verdict(data: &BTreeMap<String, ByteString>, now: i64) -> Verdict {
+    let text = |key: &str| data.get(key).map(|b| String::from_utf8_lossy(&b.0).into_owned());
+    let groups = text("auth-extra-groups").unwrap_or_default();
+    if !groups.split(',').any(|g| g.trim() == names::JOIN_GROUP) {
+        return Verdict::No("the token is not for joining");
+    }
+    if let Some(end) = text("expiration") {
+        match end.parse::<jiff::Timestamp>() {
+            Ok(end) if end.as_second() > now => {}
+            _ => return Verdict::No("the token has expired"),
+        }
+    }
+    let needs_approval = text(APPROVAL).as_deref() == Some("person");
+    match text(USES).map(|u| u.parse::<u32>()) {
+        None => Verdict::Yes { left: None, needs_approval },
+        Some(Ok(uses)) if uses > 0 => Verdict::Yes { left: Some(uses - 1), needs_approval },
+        Some(_) => Verdict::No("the token is used up"),
+    }
+}
+
+/// Uses a token once. The count goes down before anything is approved, in a write that fails if someone else was faster.
+pub async fn consume(client: &Client, id: &str, now: i64) -> Result<Verdict, Error> {
+    let api = secrets(client);
+    let name = format!("bootstrap-token-{id}");
+    loop {
+        let Some(mut secret) = api.get_opt(&name).await? else { return Ok(Verdict::No("the token does not exist any more")) };
+        let verdict = verdict(&secret.data.clone().unwrap_or_default(), now);
+        let Verdict::Yes { left: Some(left), .. } = verdict else { return Ok(verdict) };
+        let done = if left == 0 {
+            let uid = secret.metadata.uid.clone();
+            let version = secret.metadata.resource_version.clone();
+            let only_this = kube::api::Preconditions { uid, resource_version: version };
+            api.delete(&name, &DeleteParams::default().preconditions(only_this)).await.map(drop)
+        } else {
+            secret.data.get_or_insert_default().insert(USES.into(), ByteString(left.to_string().into_bytes()));
+            api.replace(&name, &PostParams::default(), &secret).await.map(drop)
+        };
+        match done {
+            Ok(()) => return Ok(verdict),
+            Err(Error::Api(status)) if status.code == 409 || status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn secrets(client: &Client) -> Api<Secret> {
+    Api::namespaced(client.clone(), "kube-system")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(extra: &[(&str, &str)]) -> BTreeMap<String, ByteString> {
+        let base = [("auth-extra-groups", names::JOIN_GROUP)];
+        base.iter().chain(extra).map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect()
+    }
+
+    #[test]
+    fn a_token_that_is_spent_or_expired_or_for_something_else_is_useless() {
+        let now = 1_700_000_000;
+        let yes = |left| Verdict::Yes { left, needs_approval: false };
+        assert_eq!(verdict(&token(&[]), now), yes(None));
+        assert_eq!(verdict(&token(&[(USES, "2")]), now), yes(Some(1)));
+        assert!(matches!(verdict(&token(&[(USES, "0")]), now), Verdict::No(_)));
+        assert!(matches!(verdict(&token(&[("expiration", "2020-01-01T00:00:00Z")]), now), Verdict::No(_)));
+        assert_eq!(verdict(&token(&[("expiration", "2030-01-01T00:00:00Z")]), now), yes(None));
+        assert!(matches!(verdict(&token(&[("expiration", "soon")]), now), Verdict::No(_)));
+        assert!(matches!(verdict(&BTreeMap::new(), now), Verdict::No(_)));
+    }
+}

@@ -1,0 +1,225 @@
+//! Watches at the hub's API that feed the index.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use kube::api::{Api, DynamicObject};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use kube::{Client, Resource, ResourceExt};
+use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use tokio::sync::{Notify, watch as signal};
+use tombolo_api::names;
+
+use crate::index::Index;
+use crate::object::Key;
+
+/// The index with its bell.
+pub struct Known {
+    pub index: Mutex<Index>,
+    pub changed: Notify,
+    /// Kinds whose first list is complete: only their absence means absence.
+    pub synced: signal::Sender<HashSet<(String, String)>>,
+    /// Mirrors that the hub itself is deleting.
+    pub own_deletes: Mutex<HashSet<String>>,
+    /// Mirrors that somebody else deleted: site, namespace, pod.
+    pub wished_away: Mutex<Vec<(String, String, String)>>,
+}
+
+impl Known {
+    pub fn new(index: Index) -> Arc<Self> {
+        Arc::new(Self {
+            index: Mutex::new(index),
+            changed: Notify::new(),
+            synced: signal::Sender::new(HashSet::new()),
+            own_deletes: Mutex::default(),
+            wished_away: Mutex::default(),
+        })
+    }
+
+    pub fn is_synced(&self, key: &Key) -> bool {
+        self.synced.borrow().contains(&(key.api_version.clone(), key.kind.clone()))
+    }
+
+    pub async fn wait_synced(&self, kinds: &[(String, String)]) {
+        let mut synced = self.synced.subscribe();
+        // The sender lives as long as `self`.
+        let _ = synced.wait_for(|done| kinds.iter().all(|k| done.contains(k))).await;
+    }
+
+    fn synced(&self, kind: (&str, &str)) {
+        self.synced.send_modify(|done| {
+            done.insert((kind.0.to_owned(), kind.1.to_owned()));
+        });
+        self.changed.notify_one();
+    }
+
+    /// Follows one of our own kinds: `put` and `drop` change the index; what a new list lacks is dropped.
+    pub async fn follow<K>(
+        self: Arc<Self>,
+        api: Api<K>,
+        kind: &'static str,
+        config: watcher::Config,
+        put: fn(&mut Index, K),
+        drop_: fn(&mut Index, &K),
+    ) where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    {
+        let mut events = Box::pin(watch(api, config).default_backoff());
+        let mut held: std::collections::HashMap<String, K> = Default::default();
+        let mut listed: HashSet<String> = HashSet::new();
+        let id = |object: &K| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(id(&object));
+                    held.insert(id(&object), shallow(&object));
+                    put(&mut self.index.lock(), object);
+                }
+                Ok(Event::InitDone) => {
+                    held.retain(|name, object| {
+                        let there = listed.contains(name);
+                        if !there {
+                            drop_(&mut self.index.lock(), object);
+                        }
+                        there
+                    });
+                    self.synced((names::GROUP, kind));
+                }
+                Ok(Event::Apply(object)) => {
+                    held.insert(id(&object), shallow(&object));
+                    put(&mut self.index.lock(), object);
+                }
+                Ok(Event::Delete(object)) => {
+                    held.remove(&id(&object));
+                    drop_(&mut self.index.lock(), &object);
+                }
+                Err(error) => tracing::debug!(kind, %error, "watch interrupted"),
+            }
+            self.changed.notify_one();
+        }
+    }
+
+    /// Follows objects of any kind as JSON.
+    pub async fn follow_objects(self: Arc<Self>, client: Client, api_version: String, kind: String) {
+        let resource = self.resource(&client, &api_version, &kind).await;
+        let api: Api<DynamicObject> = Api::all_with(client, &resource);
+        let mut config = watcher::Config::default().page_size(500);
+        if kind == "Pod" {
+            config = config.labels(&format!("!{}", names::MIRROR_LABEL));
+        }
+        let mut events = Box::pin(watch(api, config).default_backoff());
+        let mut listed: HashSet<Key> = HashSet::new();
+        let key = |o: &DynamicObject| Key::new(&api_version, &kind, &o.namespace().unwrap_or_default(), &o.name_any());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(object)) => {
+                    listed.insert(key(&object));
+                    self.index.lock().put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
+                }
+                Ok(Event::InitDone) => {
+                    let mut index = self.index.lock();
+                    let stale = |k: &&Key| k.api_version == api_version && k.kind == kind && !listed.contains(*k);
+                    let gone: Vec<Key> = index.objects.keys().filter(stale).cloned().collect();
+                    gone.iter().for_each(|k| index.drop_object(k));
+                    drop(index);
+                    self.synced((&api_version, &kind));
+                }
+                Ok(Event::Apply(object)) => {
+                    self.index.lock().put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
+                }
+                Ok(Event::Delete(object)) => self.index.lock().drop_object(&key(&object)),
+                Err(error) => tracing::debug!(kind, %error, "watch interrupted"),
+            }
+            self.changed.notify_one();
+        }
+    }
+
+    /// A custom kind's plural is what discovery says; those that Kubernetes brings are as their names say.
+    async fn resource(&self, client: &Client, api_version: &str, kind: &str) -> ApiResource {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        if !group.contains('.') {
+            return ApiResource::from_gvk(&gvk);
+        }
+        loop {
+            match kube::discovery::pinned_kind(client, &gvk).await {
+                Ok((resource, _)) => return resource,
+                Err(error) => tracing::debug!(kind, %error, "a placement names a kind that the hub does not serve yet"),
+            }
+            tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        }
+    }
+
+    pub async fn follow_mirrors(self: Arc<Self>, client: Client) {
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
+        let api: Api<DynamicObject> = Api::all_with(client, &resource);
+        let config = watcher::Config::default().labels(names::MIRROR_LABEL).page_size(500);
+        let mut events = Box::pin(watch(api, config).default_backoff());
+        let mut held: std::collections::HashMap<String, Arc<Value>> = Default::default();
+        let mut listed: HashSet<String> = HashSet::new();
+        let id = |o: &DynamicObject| format!("{}/{}", o.namespace().unwrap_or_default(), o.name_any());
+        while let Some(event) = events.next().await {
+            match event {
+                Ok(Event::Init) => listed.clear(),
+                Ok(Event::InitApply(pod)) => {
+                    let name = id(&pod);
+                    listed.insert(name.clone());
+                    let pod = Arc::new(as_json(pod, "v1", "Pod"));
+                    held.insert(name, pod.clone());
+                    self.index.lock().put_mirror(pod);
+                }
+                Ok(Event::InitDone) => {
+                    held.retain(|name, pod| {
+                        let there = listed.contains(name);
+                        if !there {
+                            self.index.lock().drop_mirror(pod);
+                        }
+                        there
+                    });
+                    self.synced((names::GROUP, "Mirror"));
+                }
+                Ok(Event::Apply(pod)) => {
+                    let name = id(&pod);
+                    let pod = Arc::new(as_json(pod, "v1", "Pod"));
+                    held.insert(name, pod.clone());
+                    self.index.lock().put_mirror(pod);
+                }
+                Ok(Event::Delete(pod)) => {
+                    let name = id(&pod);
+                    held.remove(&name);
+                    let pod = as_json(pod, "v1", "Pod");
+                    if !self.own_deletes.lock().remove(&name)
+                        && let Some(route) = crate::mirror::PodRoute::of(&pod)
+                    {
+                        self.wished_away.lock().push((route.site, route.namespace, route.pod));
+                    }
+                    self.index.lock().drop_mirror(&pod);
+                }
+                Err(error) => tracing::debug!(%error, "watch of mirrored pods interrupted"),
+            }
+            self.changed.notify_one();
+        }
+    }
+}
+
+/// Enough of an object to drop it later.
+fn shallow<K: Clone>(object: &K) -> K {
+    object.clone()
+}
+
+pub fn as_json(object: DynamicObject, api_version: &str, kind: &str) -> Value {
+    let mut value = serde_json::to_value(object).unwrap_or_default();
+    value["apiVersion"] = api_version.into();
+    value["kind"] = kind.into();
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.remove("managedFields");
+    }
+    value
+}
