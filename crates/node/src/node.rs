@@ -32,7 +32,7 @@ const API_FIRST: Duration = Duration::from_millis(400);
 const KUBELET_PORT: u16 = 10250;
 const PULLS_AT_ONCE: usize = 3;
 
-/// A running node. Dropping it does not stop anything: cancel its `shutdown` token; containers run on even then.
+/// A running node. Dropping it ends its own work as a crash would; containers run on.
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
     images: Arc<Store>,
@@ -87,6 +87,11 @@ impl Shared {
         }
     }
 
+    /// Ends the workers where they stand, as a crash would: what they do may be repeated.
+    fn abandon(&self) {
+        self.pods.lock().drain().for_each(|(_, handle)| handle.task.abort());
+    }
+
     /// Pods kept on disk that no worker has.
     fn remembered(&self) -> Vec<Pod> {
         let folders = std::fs::read_dir(self.ctx.data_dir.join("pods")).into_iter().flatten().flatten();
@@ -95,6 +100,12 @@ impl Shared {
             .filter(|entry| !known.contains_key(&*entry.file_name().to_string_lossy()))
             .filter_map(|entry| remembered_pod(&entry.path()))
             .collect()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.shared.abandon();
     }
 }
 
@@ -178,6 +189,7 @@ impl Node {
     /// Returns when the node's own tasks have ended after `shutdown`. Containers keep running.
     pub async fn stopped(mut self) {
         while self.tasks.join_next().await.is_some() {}
+        self.shared.abandon();
     }
 
     /// Removes every container, mount, cgroup and link of the node in a data folder. Safe to repeat, and when half

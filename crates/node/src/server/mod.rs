@@ -3,6 +3,7 @@
 //! Served over any byte stream ([`Node::serve_stream`]) and, if asked for, over TLS on a port. Authorization is the
 //! caller's business for streams; on the port only clients with a certificate of the cluster's authority get in.
 
+mod forward;
 mod logs;
 mod remote;
 mod route;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::{Body, json, logs, remote, stats, text};
+use super::{Body, forward, json, logs, remote, stats, text};
 use crate::node::Shared;
 use crate::pod::{plan, spec};
 use crate::runtime::{ContainerPhase, ExecRequest};
@@ -96,6 +96,10 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
                 }
                 Err(response) => response,
             }
+        }
+        ["portForward", namespace, pod] | ["portForward", namespace, pod, _] if streaming => {
+            let ports = [query.all("port"), query.all("ports")].concat();
+            forward::answer(shared, request, namespace, pod, ports).await
         }
         ["run", namespace, pod, container] if request.method() == Method::POST => {
             match running(&shared, namespace, pod, container).await {

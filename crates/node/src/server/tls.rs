@@ -41,11 +41,17 @@ pub(crate) async fn listen(
                 tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 continue;
             };
-            let (acceptor, shared) = (acceptor.clone(), shared.clone());
+            let (acceptor, shared, shutdown) = (acceptor.clone(), shared.clone(), shutdown.clone());
             tokio::spawn(async move {
-                let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
-                if let Ok(Ok(stream)) = handshake {
-                    super::serve(shared, stream).await;
+                let work = async {
+                    let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
+                    if let Ok(Ok(stream)) = handshake {
+                        super::serve(shared, stream).await;
+                    }
+                };
+                tokio::select! {
+                    () = work => {}
+                    () = shutdown.cancelled() => {}
                 }
                 drop(permit);
             });

@@ -65,6 +65,7 @@ pub fn run(tests: &[Test]) {
     println!("\ntest result: {}. {} passed; {} failed: {failed:?}", if failed.is_empty() { "ok" } else { "FAILED" },
         chosen.len() - failed.len(), failed.len());
     // What tests leave running on purpose (upstream's processes) ends with their guards.
-    drop(runtime);
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    crate::machine::stop_upstream();
     exit(i32::from(!failed.is_empty()));
 }

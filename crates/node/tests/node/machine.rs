@@ -21,7 +21,6 @@ const SUBNET: &str = "10.213.77.0/24";
 
 /// One API server for all tests of a run: starting it takes seconds.
 pub fn upstream() -> Option<&'static Upstream> {
-    static UPSTREAM: OnceLock<Option<Upstream>> = OnceLock::new();
     let start = || {
         let there = tombolo_testkit::require(&[Fixture::Etcd, Fixture::KubeApiserver, Fixture::Kubectl]);
         there.then(|| {
@@ -35,6 +34,16 @@ pub fn upstream() -> Option<&'static Upstream> {
     };
     UPSTREAM.get_or_init(start).as_ref()
 }
+
+/// Ends the API server; statics are not dropped when a program ends.
+pub fn stop_upstream() {
+    for process in UPSTREAM.get().into_iter().flatten().flat_map(|upstream| &upstream.processes) {
+        let pid = nix::unistd::Pid::from_raw(process.pid() as i32);
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+    }
+}
+
+static UPSTREAM: OnceLock<Option<Upstream>> = OnceLock::new();
 
 pub fn busybox(store: &Store) {
     let program = std::fs::read("/bin/busybox").expect("busybox");
@@ -228,6 +237,23 @@ impl Site {
         self.machine.assert_clean();
         let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
         let _ = nodes.delete(&self.name, &DeleteParams::default()).await;
+    }
+}
+
+/// A test that failed leaves its pods running: end them, or they disturb the next one.
+impl Drop for Site {
+    fn drop(&mut self) {
+        let Some((node, shutdown)) = self.node.take() else { return };
+        shutdown.cancel();
+        drop(node);
+        let dir = self.machine.dir().to_owned();
+        let destroy = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("tokio");
+            let _ = runtime.block_on(Node::destroy(&dir));
+        };
+        let _ = std::thread::spawn(destroy).join();
+        let kubectl = self.kubectl();
+        let _ = kubectl.run(&["delete", "pods", "--all", "-n", &self.namespace, "--force", "--grace-period=0"]);
     }
 }
 

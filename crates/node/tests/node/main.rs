@@ -7,9 +7,10 @@ mod harness;
 mod machine;
 mod pods;
 mod runtime;
+mod streams;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
-    let tests = [runtime::tests(), pods::tests()].concat();
+    let tests = [runtime::tests(), pods::tests(), streams::tests()].concat();
     harness::run(&tests);
 }

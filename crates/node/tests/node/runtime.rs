@@ -54,5 +54,6 @@ async fn a_container_runs_logs_answers_exec_and_its_end_is_recorded() {
     }
     runtime.stop_sandbox(&uid).await.expect("stop");
     runtime.remove_pod(&uid).await.expect("remove");
+    tombolo_net::PodNetwork::destroy("tbrruntime", &[]).expect("bridge");
     machine.assert_clean();
 }
