@@ -34,7 +34,6 @@ mod pods;
 mod record;
 mod registry;
 mod routes;
-mod seam;
 mod server;
 mod subresource;
 mod upgrade;

@@ -1,7 +1,9 @@
 //! OpenAPI documents, built when asked for and not kept: they are large and rarely read.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Response, StatusCode, header};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tombolo_k8s::openapi::{self, Custom};
 
 use crate::http::body::Body;
@@ -16,7 +18,7 @@ pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
     let definitions = app.registry.definitions(&app).await?;
     let customs: Vec<Custom> = definitions.iter().flat_map(|d| Custom::of(d)).collect();
     match parts {
-        ["openapi", "v2"] => v2(call, &customs),
+        ["openapi", "v2"] => v2(call, &definitions, &customs),
         ["openapi", "v3"] => {
             let hashes = hashes(&customs);
             Ok(json_response(StatusCode::OK, &openapi::v3_index(&hashes)))
@@ -52,7 +54,7 @@ fn hashes(customs: &[Custom]) -> Vec<(String, String)> {
 fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Response<Body>> {
     let Some(document) = openapi::v3(group, version, customs) else { return Err(Failure::no_such_path()) };
     let etag = openapi::hash(&document);
-    let mut response = tagged(call, &document, &etag);
+    let mut response = tagged(call, &etag, || document);
     if call.query.get("hash").is_some() {
         // The hash is part of the address, so what is behind it never changes.
         let forever = HeaderValue::from_static("public, immutable");
@@ -61,17 +63,19 @@ fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Res
     Ok(response)
 }
 
-fn v2(call: &Call, customs: &[Custom]) -> Result<Response<Body>> {
+fn v2(call: &Call, definitions: &[Arc<Value>], customs: &[Custom]) -> Result<Response<Body>> {
     let accept = call.accept().unwrap_or("*/*");
     if !accept.contains("json") && !accept.contains("*/*") {
         return Err(Failure::not_acceptable(&["application/json"]));
     }
-    let document = openapi::v2(customs);
-    let etag = openapi::hash(&document);
-    Ok(tagged(call, &document, &etag))
+    // The document follows from the program and the definitions, so these name it: a client that has it is told so
+    // without building it.
+    let specs: Vec<&Value> = definitions.iter().map(|d| &d["spec"]).collect();
+    let etag = openapi::hash(&json!({"program": BUILT_IN_HASH, "definitions": specs}));
+    Ok(tagged(call, &etag, || openapi::v2(customs)))
 }
 
-fn tagged(call: &Call, document: &Value, etag: &str) -> Response<Body> {
+fn tagged(call: &Call, etag: &str, document: impl FnOnce() -> Value) -> Response<Body> {
     let quoted = format!("\"{etag}\"");
     let known = call.header(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(etag));
     let mut response = if known {
@@ -79,7 +83,7 @@ fn tagged(call: &Call, document: &Value, etag: &str) -> Response<Body> {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        bytes_response(StatusCode::OK, "application/json", document.to_string())
+        bytes_response(StatusCode::OK, "application/json", document().to_string())
     };
     if let Ok(value) = HeaderValue::from_str(&quoted) {
         response.headers_mut().insert(header::ETAG, value);

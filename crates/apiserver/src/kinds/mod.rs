@@ -111,6 +111,7 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_create(object, &call.user);
         }
+        ("", "secrets") => merge_string_data(object),
         ("", "persistentvolumes" | "persistentvolumeclaims") => {
             object["status"] = serde_json::json!({"phase": "Pending"});
         }
@@ -126,6 +127,19 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
     Ok(())
 }
 
+/// Plain text in a secret becomes data; it is never read back.
+fn merge_string_data(object: &mut Value) {
+    use base64::Engine;
+    let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) else { return };
+    if !object["data"].is_object() {
+        object["data"] = serde_json::json!({});
+    }
+    for (key, text) in texts {
+        let encoded = base64::engine::general_purpose::STANDARD.encode(text.as_str().unwrap_or_default());
+        object["data"][key] = encoded.into();
+    }
+}
+
 pub async fn prepare_update(
     call: &mut Call,
     resource: &Resource,
@@ -135,6 +149,7 @@ pub async fn prepare_update(
 ) -> Result<()> {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_update(part, object, old),
+        ("", "secrets") => merge_string_data(object),
         ("", "pods") => pods::prepare_update(part, object, old),
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_update(part, object, old);

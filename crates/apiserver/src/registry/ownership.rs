@@ -56,17 +56,13 @@ pub fn read_applied(
     options: &WriteOptions,
 ) -> Result<Value> {
     let bad = |e: decode::DecodeError| Failure::bad_request(format!("error decoding YAML: {e}"));
-    // Ownership follows what the client wrote, so the configuration is not brought into canonical form; the typed
-    // pass only finds what strict validation would refuse.
-    let json = bytes.first() == Some(&b'{');
-    let read = |type_| if json { decode::json(bytes, type_) } else { decode::yaml(bytes, type_) };
-    let decode::Decoded { mut value, mut warnings } = read(None).map_err(bad)?;
+    // Ownership follows what the client wrote, so the configuration is not brought into canonical form. Unknown
+    // fields are refused by the merge itself, whatever the validation; here only duplicates count.
+    let decoded = if bytes.first() == Some(&b'{') { decode::json(bytes, None) } else { decode::yaml(bytes, None) };
+    let decode::Decoded { mut value, mut warnings } = decoded.map_err(bad)?;
+    warnings.retain(|w| !w.starts_with("unknown field"));
     if !value.is_object() {
         return Err(Failure::bad_request("error decoding YAML: the configuration is not an object"));
-    }
-    match &resource.schema {
-        Schema::BuiltIn(row) => warnings = read(Some(row.type_())).map_err(bad)?.warnings,
-        Schema::Custom(custom) => warnings.extend(custom.prune(&mut value.clone())),
     }
     match options.validation {
         _ if warnings.is_empty() => {}

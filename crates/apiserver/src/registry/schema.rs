@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::resources;
+use tombolo_k8s::{crd, validate};
 use tombolo_k8s::tables::Printer;
 
 use super::resource::Resource;
@@ -15,6 +16,25 @@ use crate::crd::CustomSchema;
 pub enum Schema {
     BuiltIn(&'static resources::Resource),
     Custom(Arc<CustomSchema>),
+}
+
+/// What upstream would refuse about an object of a built-in kind.
+fn built_in(row: &resources::Resource, object: &Value, old: Option<(&Value, Part<'_>)>) -> Vec<FieldError> {
+    let definition = row.kind == "CustomResourceDefinition";
+    match old {
+        None if definition => crd::validate_definition(object),
+        None => validate::create(row.group, row.kind, row.namespaced, object),
+        Some((old, Part::Status)) if definition => crd::validate_definition_status(object, old),
+        Some((old, _)) if definition => crd::validate_definition_update(object, old),
+        Some((old, Part::Status | Part::Other("approval"))) => {
+            validate::status_update(row.group, row.kind, object, old)
+        }
+        Some((old, Part::Other("ephemeralcontainers"))) => validate::ephemeral_containers_update(object, old),
+        // These change what an ordinary update may not; the server itself makes the change.
+        Some((_, Part::Other("binding" | "finalize"))) => Vec::new(),
+        Some((_, Part::Other("resize"))) => validate::create(row.group, row.kind, row.namespaced, object),
+        Some((old, _)) => validate::update(row.group, row.kind, object, old),
+    }
 }
 
 impl Schema {
@@ -67,7 +87,7 @@ impl Schema {
 
     pub fn validate(&self, resource: &Resource, object: &Value, old: Option<(&Value, Part<'_>)>) -> Vec<FieldError> {
         match self {
-            Self::BuiltIn(row) => crate::seam::validate(row, object, old.map(|(o, p)| (o, p.name()))),
+            Self::BuiltIn(row) => built_in(row, object, old),
             Self::Custom(custom) => custom.validate(resource, object, old),
         }
     }
