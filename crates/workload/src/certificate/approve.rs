@@ -24,14 +24,14 @@ pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Opt
     }
     let own = user == subject.common_name && member("system:nodes");
     match signer {
-        SignerName::KubeletClient if own => {
-            Approval::Yes("The node renews its own client certificate.")
-        }
+        SignerName::KubeletClient if own => Approval::Yes("The node renews its own client certificate."),
         SignerName::KubeletClient if member("system:bootstrappers") => {
             Approval::Yes("A node joins with a bootstrap token.")
         }
         SignerName::KubeletServing if own => match node {
-            Some(node) if owns(node, &subject) => Approval::Yes("The node asks for a certificate for its own addresses."),
+            Some(node) if owns(node, &subject) => {
+                Approval::Yes("The node asks for a certificate for its own addresses.")
+            }
             _ => Approval::Later,
         },
         _ => Approval::NotOurs,

@@ -43,7 +43,11 @@ pub(crate) fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
 }
 
 fn is_issued(request: &CertificateSigningRequest) -> bool {
-    request.status.as_ref().and_then(|status| status.certificate.as_ref()).is_some_and(|pem| !pem.0.is_empty())
+    request
+        .status
+        .as_ref()
+        .and_then(|status| status.certificate.as_ref())
+        .is_some_and(|pem| !pem.0.is_empty())
 }
 
 pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
@@ -63,7 +67,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
                 Approval::NotOurs => {}
             }
         } else {
-            let outcome = check(request, signer).and_then(|()| sign(request, ca, snapshot.serial, snapshot.now));
+            let outcome =
+                check(request, signer).and_then(|()| sign(request, ca, snapshot.serial, snapshot.now));
             actions.push(match outcome {
                 Ok(pem) => {
                     let body = json!({"status": {"certificate": ByteString(pem.into_bytes())}});
@@ -84,7 +89,8 @@ fn with(
     message: String,
     now: Timestamp,
 ) -> Vec<CertificateSigningRequestCondition> {
-    let mut conditions = request.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    let mut conditions =
+        request.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
     conditions.push(CertificateSigningRequestCondition {
         type_: kind.into(),
         status: "True".into(),

@@ -23,15 +23,13 @@ pub enum SignError {
     Signature(#[from] rcgen::Error),
 }
 
-/// The signers that we are.
+/// The signers that we are. Certificates of sites are the fleet's: it puts the site's identity into them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignerName {
     Client,
     KubeletClient,
     KubeletServing,
     Legacy,
-    /// A site that joins this hub.
-    Site,
 }
 
 impl SignerName {
@@ -41,7 +39,6 @@ impl SignerName {
             "kubernetes.io/kube-apiserver-client-kubelet" => Some(Self::KubeletClient),
             "kubernetes.io/kubelet-serving" => Some(Self::KubeletServing),
             "kubernetes.io/legacy-unknown" => Some(Self::Legacy),
-            "tombolo.dev/site" => Some(Self::Site),
             _ => None,
         }
     }
@@ -57,14 +54,17 @@ pub struct Subject {
     pub other_names: usize,
 }
 
-pub(crate) fn parse(request: &CertificateSigningRequest) -> Result<CertificateSigningRequestParams, SignError> {
+pub(crate) fn parse(
+    request: &CertificateSigningRequest,
+) -> Result<CertificateSigningRequestParams, SignError> {
     let text = String::from_utf8_lossy(&request.spec.request.0).into_owned();
     CertificateSigningRequestParams::from_pem(&text).map_err(|error| SignError::Unreadable(error.to_string()))
 }
 
 pub(crate) fn subject(request: &CertificateSigningRequest) -> Result<Subject, SignError> {
     use x509_parser::{certification_request::X509CertificationRequest, prelude::FromDer};
-    let block = pem::parse(&request.spec.request.0).map_err(|error| SignError::Unreadable(error.to_string()))?;
+    let block =
+        pem::parse(&request.spec.request.0).map_err(|error| SignError::Unreadable(error.to_string()))?;
     let (_, parsed) = X509CertificationRequest::from_der(block.contents())
         .map_err(|error| SignError::Unreadable(error.to_string()))?;
     let mut subject = Subject::default();
@@ -101,7 +101,9 @@ pub fn check(request: &CertificateSigningRequest, signer: SignerName) -> Result<
                 return refuse("system:masters cannot be asked for: anyone in it may do anything");
             }
             if !only(&client, "client auth") {
-                return refuse("usages must be client auth, with digital signature and key encipherment at most");
+                return refuse(
+                    "usages must be client auth, with digital signature and key encipherment at most",
+                );
             }
         }
         SignerName::KubeletClient | SignerName::KubeletServing if !node => {
@@ -123,18 +125,6 @@ pub fn check(request: &CertificateSigningRequest, signer: SignerName) -> Result<
                 return refuse("usages must be digital signature and server auth");
             }
         }
-        SignerName::Site => {
-            let site = subject.organizations == ["system:sites"] && subject.common_name.starts_with("system:site:");
-            if !site || subject.common_name == "system:site:" {
-                return refuse("the subject must be CN=system:site:NAME, O=system:sites");
-            }
-            if !no_names {
-                return refuse("a site's certificate has no alternative names");
-            }
-            if !only(&client, "client auth") {
-                return refuse("usages must be client auth, with digital signature and key encipherment at most");
-            }
-        }
         SignerName::Legacy => {}
     }
     Ok(())
@@ -152,7 +142,9 @@ pub fn sign(
     let wanted = request.spec.expiration_seconds.map_or(YEAR, i64::from).clamp(600, YEAR);
     let subject = subject(request)?;
     if subject.organizations.len() > 1 {
-        return Err(SignError::NotAllowed("only one organization (group) per certificate is supported".into()));
+        return Err(SignError::NotAllowed(
+            "only one organization (group) per certificate is supported".into(),
+        ));
     }
     let params = &mut parsed.params;
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
@@ -180,7 +172,9 @@ pub fn sign(
             other => return Err(SignError::NotAllowed(format!("usage {other:?} is not signed for"))),
         }
     }
-    debug_assert!(params.distinguished_name.get(&DnType::CommonName).is_some() || subject.common_name.is_empty());
+    debug_assert!(
+        params.distinguished_name.get(&DnType::CommonName).is_some() || subject.common_name.is_empty()
+    );
     Ok(parsed.signed_by(&issuer)?.pem())
 }
 

@@ -1,0 +1,126 @@
+use super::*;
+use rcgen::{CertificateParams, DnType, KeyPair};
+use serde_json::Value;
+
+fn ca() -> Ca {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "ca");
+    Ca { cert_pem: params.self_signed(&key).unwrap().pem(), key_pem: key.serialize_pem() }
+}
+
+fn request(
+    signer: &str,
+    cn: &str,
+    o: &str,
+    sans: &[&str],
+    usages: &[&str],
+    user: &str,
+    groups: &[&str],
+) -> CertificateSigningRequest {
+    let mut params =
+        CertificateParams::new(sans.iter().map(|san| (*san).to_owned()).collect::<Vec<_>>()).unwrap();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, cn);
+    params.distinguished_name.push(DnType::OrganizationName, o);
+    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    serde_json::from_value(json!({
+        "metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "spec": {
+            "signerName": signer, "usages": usages, "request": ByteString(pem.into_bytes()),
+            "username": user, "groups": groups,
+        },
+    }))
+    .unwrap()
+}
+
+fn look(request: &CertificateSigningRequest, node: Option<Node>) -> Vec<Action> {
+    let ca = ca();
+    plan(&Snapshot {
+        request: Arc::new(request.clone()),
+        node: node.map(Arc::new),
+        ca: Some(&ca),
+        serial: [1; 16],
+        now: "2026-01-01T00:00:10Z".parse().unwrap(),
+    })
+}
+
+fn patched(plan: &[Action], wanted: &str) -> Option<Value> {
+    plan.iter().find_map(|action| match action {
+        Action::Patch { subresource, body, .. } if *subresource == wanted => Some(body.read().unwrap()),
+        _ => None,
+    })
+}
+
+const CLIENT: [&str; 2] = ["digital signature", "client auth"];
+const SERVER: [&str; 2] = ["digital signature", "server auth"];
+const KUBELET: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+
+#[test]
+fn a_joining_node_and_a_renewing_node_are_approved_and_nobody_else() {
+    for (user, group, approved) in [
+        ("system:bootstrap:abcdef", "system:bootstrappers", true),
+        ("system:node:a", "system:nodes", true),
+        ("system:node:b", "system:nodes", false),
+        ("eve", "people", false),
+    ] {
+        let request = request(KUBELET, "system:node:a", "system:nodes", &[], &CLIENT, user, &[group]);
+        assert_eq!(patched(&look(&request, None), "approval").is_some(), approved, "{user}");
+    }
+}
+
+#[test]
+fn a_serving_certificate_is_approved_only_for_the_nodes_own_addresses() {
+    let node: Node = serde_json::from_value(json!({
+        "metadata": {"name": "a"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.1.2.3"}]},
+    }))
+    .unwrap();
+    for (sans, approved) in
+        [(["a", "10.1.2.3"], true), (["a", "10.1.2.4"], false), (["bank.example", "10.1.2.3"], false)]
+    {
+        let request = request(
+            SERVING,
+            "system:node:a",
+            "system:nodes",
+            &sans,
+            &SERVER,
+            "system:node:a",
+            &["system:nodes"],
+        );
+        assert_eq!(patched(&look(&request, Some(node.clone())), "approval").is_some(), approved, "{sans:?}");
+    }
+}
+
+#[test]
+fn an_approved_request_is_signed_with_what_it_asked_for_and_no_more() {
+    let mut request = request("kubernetes.io/kube-apiserver-client", "alice", "team", &[], &CLIENT, "x", &[]);
+    request.spec.expiration_seconds = Some(3600);
+    let approved = json!([{"type": "Approved", "status": "True"}]);
+    request.status = serde_json::from_value(json!({ "conditions": approved })).unwrap();
+    let body = patched(&look(&request, None), "status").unwrap();
+    let bytes: ByteString = serde_json::from_value(body["status"]["certificate"].clone()).unwrap();
+    let block = pem::parse(bytes.0).unwrap();
+    let (_, certificate) = x509_parser::parse_x509_certificate(block.contents()).unwrap();
+    assert_eq!(certificate.subject().iter_common_name().next().unwrap().as_str().unwrap(), "alice");
+    assert!(!certificate.is_ca());
+    let usage = certificate.extended_key_usage().unwrap().unwrap().value.clone();
+    assert!(usage.client_auth && !usage.server_auth);
+    let left = certificate.validity().not_after.timestamp() - certificate.validity().not_before.timestamp();
+    assert_eq!(left, 3600 + 300);
+}
+
+#[test]
+fn what_a_signer_must_not_sign_fails_even_if_approved() {
+    for (signer, cn, o, sans, usages) in [
+        ("kubernetes.io/kube-apiserver-client", "x", "system:masters", vec![], CLIENT.to_vec()),
+        (KUBELET, "admin", "system:nodes", vec![], CLIENT.to_vec()),
+    ] {
+        let mut request = request(signer, cn, o, &sans, &usages, "x", &[]);
+        request.status =
+            serde_json::from_value(json!({"conditions": [{"type": "Approved", "status": "True"}]})).unwrap();
+        let body = patched(&look(&request, None), "status").unwrap();
+        assert_eq!(body["status"]["conditions"][1]["type"], "Failed", "{signer} {cn}");
+    }
+}
