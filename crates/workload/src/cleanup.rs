@@ -38,8 +38,11 @@ fn at_once(pod: &Pod) -> Action {
 
 /// A finished job with a time to live goes, with its pods, when that is over.
 pub fn plan_job(job: &Job, now: Timestamp) -> Vec<Action> {
-    let Some(seconds) = job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished) else { return Vec::new() };
-    let Some(condition) = job::finished_condition(job).filter(|_| job.metadata.deletion_timestamp.is_none()) else {
+    let Some(seconds) = job.spec.as_ref().and_then(|spec| spec.ttl_seconds_after_finished) else {
+        return Vec::new();
+    };
+    let Some(condition) = job::finished_condition(job).filter(|_| job.metadata.deletion_timestamp.is_none())
+    else {
         return Vec::new();
     };
     let ended = condition.last_transition_time.as_ref().map_or(now, |time| time.0);
@@ -49,7 +52,14 @@ pub fn plan_job(job: &Job, now: Timestamp) -> Vec<Action> {
     }
     match meta::delete::<Job>(&job.metadata) {
         Action::Delete { resource, namespace, name, uid, grace_seconds, .. } => {
-            vec![Action::Delete { resource, namespace, name, uid, grace_seconds, propagation: Some("Foreground") }]
+            vec![Action::Delete {
+                resource,
+                namespace,
+                name,
+                uid,
+                grace_seconds,
+                propagation: Some("Foreground"),
+            }]
         }
         _ => Vec::new(),
     }
@@ -95,7 +105,8 @@ impl Controller for PodGarbage {
         if !actions.is_empty() {
             return actions;
         }
-        let mut finished: Vec<_> = world.pods.list().into_iter().filter(|pod| pod::is_finished(pod)).collect();
+        let mut finished: Vec<_> =
+            world.pods.list().into_iter().filter(|pod| pod::is_finished(pod)).collect();
         let surplus = finished.len().saturating_sub(MOST_FINISHED);
         if surplus == 0 {
             return Vec::new();
@@ -147,7 +158,10 @@ mod tests {
         )
         .unwrap();
         let plan = plan_pod(&pod, false);
-        assert!(matches!(plan.as_slice(), [Action::Patch { .. }, Action::Delete { grace_seconds: Some(0), .. }]));
+        assert!(matches!(
+            plan.as_slice(),
+            [Action::Patch { .. }, Action::Delete { grace_seconds: Some(0), .. }]
+        ));
         assert!(plan_pod(&pod, true).is_empty());
     }
 

@@ -9,7 +9,6 @@ use k8s_openapi::{
         util::intstr::IntOrString,
     },
 };
-use kube::core::{Selector, SelectorExt};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use std::{collections::BTreeMap, time::Duration};
@@ -88,11 +87,23 @@ pub fn tell<K: Object>(
 
 /// Whether the selector selects these labels. An empty or invalid selector selects nothing.
 pub fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
-    let parsed: Selector = match selector.clone().try_into() {
-        Ok(parsed) => parsed,
-        Err(_) => return false,
+    let value = |key: &str| labels.and_then(|labels| labels.get(key));
+    let equal = selector.match_labels.iter().flatten();
+    let expressions = selector.match_expressions.iter().flatten();
+    if equal.clone().next().is_none() && expressions.clone().next().is_none() {
+        return false;
+    }
+    let listed = |key: &str, values: &Option<Vec<String>>| {
+        value(key).is_some_and(|value| values.iter().flatten().any(|listed| listed == value))
     };
-    !parsed.selects_all() && parsed.matches(labels.unwrap_or(&Labels::new()))
+    equal.into_iter().all(|(key, wanted)| value(key) == Some(wanted))
+        && expressions.into_iter().all(|e| match e.operator.as_str() {
+            "In" => listed(&e.key, &e.values),
+            "NotIn" => !listed(&e.key, &e.values),
+            "Exists" => value(&e.key).is_some(),
+            "DoesNotExist" => value(&e.key).is_none(),
+            _ => false,
+        })
 }
 
 /// Which of the objects belong to the owner, and the steps that adopt or release the others.
@@ -183,7 +194,11 @@ pub fn patch<K: Object>(meta: &ObjectMeta, subresource: &'static str, body: &Val
 }
 
 /// The step that turns the stored status into `new`, or nothing when they are equal.
-pub fn status<K: Object, S: Serialize + PartialEq>(meta: &ObjectMeta, old: Option<&S>, new: &S) -> Option<Action> {
+pub fn status<K: Object, S: Serialize + PartialEq>(
+    meta: &ObjectMeta,
+    old: Option<&S>,
+    new: &S,
+) -> Option<Action> {
     if old == Some(new) {
         return None;
     }

@@ -36,7 +36,11 @@ impl Model {
 
     pub fn list<K: Object>(&self) -> Vec<Arc<K>> {
         let of = |((plural, _), _): &(&(String, String), &Value)| *plural == K::RESOURCE.plural;
-        self.objects.iter().filter(of).map(|(_, value)| Arc::new(serde_json::from_value(value.clone()).unwrap())).collect()
+        self.objects
+            .iter()
+            .filter(of)
+            .map(|(_, value)| Arc::new(serde_json::from_value(value.clone()).unwrap()))
+            .collect()
     }
 
     pub fn get<K: Object>(&self, name: &str) -> Option<Arc<K>> {
@@ -83,7 +87,8 @@ impl Model {
             object["metadata"]["generation"] = json!(generation);
         }
         object["metadata"]["resourceVersion"] = json!(self.next.to_string());
-        let held = object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+        let held =
+            object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
         if !object["metadata"]["deletionTimestamp"].is_null() && !held {
             self.objects.remove(&key);
         }
@@ -92,7 +97,8 @@ impl Model {
     fn delete(&mut self, plural: String, name: String) {
         let key = (plural, name);
         let Some(object) = self.objects.get_mut(&key) else { return };
-        let held = object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
+        let held =
+            object["metadata"]["finalizers"].as_array().is_some_and(|finalizers| !finalizers.is_empty());
         if held {
             object["metadata"]["deletionTimestamp"] = json!("1970-01-01T01:00:00Z");
         } else {

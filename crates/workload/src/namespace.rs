@@ -68,7 +68,11 @@ pub fn conditions(remains: &Remains, old: &[NamespaceCondition], now: Timestamp)
         (
             "NamespaceDeletionContentFailure",
             (!remains.failures.is_empty()).then(|| {
-                let text = format!("Failed to delete all resource types, {} remaining: {}", remains.failures.len(), remains.failures.join(", "));
+                let text = format!(
+                    "Failed to delete all resource types, {} remaining: {}",
+                    remains.failures.len(),
+                    remains.failures.join(", ")
+                );
                 ("ContentDeletionFailed", text)
             }),
             ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
@@ -76,7 +80,10 @@ pub fn conditions(remains: &Remains, old: &[NamespaceCondition], now: Timestamp)
         (
             "NamespaceContentRemaining",
             (!remains.kinds.is_empty()).then(|| {
-                let text = format!("Some resources are remaining: {}", instances(&remains.kinds, "resource instances"));
+                let text = format!(
+                    "Some resources are remaining: {}",
+                    instances(&remains.kinds, "resource instances")
+                );
                 ("SomeResourcesRemain", text)
             }),
             ("ContentRemoved", "All content successfully removed"),
@@ -84,7 +91,10 @@ pub fn conditions(remains: &Remains, old: &[NamespaceCondition], now: Timestamp)
         (
             "NamespaceFinalizersRemaining",
             (!remains.finalizers.is_empty()).then(|| {
-                let text = format!("Some content in the namespace has finalizers remaining: {}", instances(&remains.finalizers, "resource instances").replace(" has ", " in "));
+                let text = format!(
+                    "Some content in the namespace has finalizers remaining: {}",
+                    instances(&remains.finalizers, "resource instances").replace(" has ", " in ")
+                );
                 ("SomeFinalizersRemain", text)
             }),
             ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
@@ -149,7 +159,10 @@ impl Namespaces {
 /// One round: deletes pods, or when there are none, everything else.
 async fn empty(shell: &Shell, namespace: &str, served: Vec<Served>) -> Remains {
     let in_namespace = |kind: &Served| {
-        kind.namespaced && kind.list && kind.delete && !(kind.resource.group == "events.k8s.io" && kind.resource.plural == "events")
+        kind.namespaced
+            && kind.list
+            && kind.delete
+            && !(kind.resource.group == "events.k8s.io" && kind.resource.plural == "events")
     };
     let (pods, others): (Vec<_>, Vec<_>) = served
         .into_iter()
@@ -157,7 +170,8 @@ async fn empty(shell: &Shell, namespace: &str, served: Vec<Served>) -> Remains {
         .partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
     let mut remains = Remains::default();
     for kinds in [pods, others] {
-        let rounds = stream::iter(kinds).map(|kind| empty_kind(shell, namespace, kind)).buffer_unordered(TOGETHER);
+        let rounds =
+            stream::iter(kinds).map(|kind| empty_kind(shell, namespace, kind)).buffer_unordered(TOGETHER);
         let found: Vec<Remains> = rounds.collect().await;
         found.into_iter().for_each(|one| remains.merge(one));
         if !remains.is_empty() {
@@ -174,7 +188,9 @@ async fn empty_kind(shell: &Shell, namespace: &str, kind: Served) -> Remains {
         if found.is_empty() {
             return Ok(found);
         }
-        let options = Json::of(&json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}));
+        let options = Json::of(
+            &json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}),
+        );
         if kind.delete_collection {
             let path = kind.resource.path(namespace, "", "");
             shell.send("DELETE", &path, "application/json", options.0).await?;
@@ -278,7 +294,10 @@ mod tests {
         let first = conditions(&remains, &[], Timestamp::UNIX_EPOCH);
         let content = first.iter().find(|c| c.type_ == "NamespaceContentRemaining").unwrap();
         assert_eq!(content.status, "True");
-        assert_eq!(content.message.as_deref(), Some("Some resources are remaining: pods. has 2 resource instances"));
+        assert_eq!(
+            content.message.as_deref(),
+            Some("Some resources are remaining: pods. has 2 resource instances")
+        );
         let later = Timestamp::from_second(100).unwrap();
         assert_eq!(conditions(&remains, &first, later), first);
     }

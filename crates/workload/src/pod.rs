@@ -141,7 +141,8 @@ pub fn with_condition(
         }
         Some(old) => {
             let transition = if old.status == new.status { old.last_transition_time.take() } else { None };
-            *old = PodCondition { last_transition_time: transition.or(new.last_transition_time.clone()), ..new };
+            *old =
+                PodCondition { last_transition_time: transition.or(new.last_transition_time.clone()), ..new };
         }
         None => conditions.push(new),
     }

@@ -77,7 +77,8 @@ fn status(snapshot: &Snapshot) -> (ReplicaSetStatus, Option<std::time::Duration>
     let set = &snapshot.set;
     let spec = set.spec.clone().unwrap_or_default();
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
-    let template_labels = spec.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.labels.as_ref());
+    let template_labels =
+        spec.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.labels.as_ref());
     let (mut replicas, mut labeled, mut ready, mut available, mut terminating) = (0, 0, 0, 0, 0);
     let mut again = None;
     for pod in &snapshot.pods {
@@ -89,7 +90,8 @@ fn status(snapshot: &Snapshot) -> (ReplicaSetStatus, Option<std::time::Duration>
         }
         replicas += 1;
         let labels = pod.metadata.labels.as_ref();
-        let all = template_labels.is_none_or(|t| t.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v)));
+        let all =
+            template_labels.is_none_or(|t| t.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v)));
         labeled += i32::from(all);
         ready += i32::from(pod::is_ready(pod));
         match pod::available_at(pod, min_ready) {
@@ -130,7 +132,8 @@ impl ReplicaSets {
         );
         let mut related = Vec::new();
         if let Some(owner) = controller_of(&set.metadata)
-            && claim.mine.len() > set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0) as usize
+            && claim.mine.len()
+                > set.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1).max(0) as usize
         {
             for sibling in world.replica_sets.owned_by(&owner.uid) {
                 related.extend(world.pods.owned_by(meta::uid(&sibling.metadata)));

@@ -90,7 +90,8 @@ impl History {
     /// Deletes the oldest revisions beyond the limit that nothing uses.
     pub fn truncate(&self, limit: Option<i32>, in_use: &BTreeSet<String>) -> Vec<Action> {
         let limit = usize::try_from(limit.unwrap_or(10)).unwrap_or(0);
-        let unused: Vec<_> = self.revisions.iter().filter(|r| !in_use.contains(meta::name(&r.metadata))).collect();
+        let unused: Vec<_> =
+            self.revisions.iter().filter(|r| !in_use.contains(meta::name(&r.metadata))).collect();
         let surplus = unused.len().saturating_sub(limit);
         unused.into_iter().take(surplus).map(|r| meta::delete::<ControllerRevision>(&r.metadata)).collect()
     }

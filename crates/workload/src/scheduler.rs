@@ -9,7 +9,7 @@ use crate::{
     shell::{Controller, Enqueue, Key, Object, PatchKind, Severity, Shell, Watch, World},
 };
 use futures::{FutureExt, future::BoxFuture};
-use k8s_openapi::api::core::v1::{Pod, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::{
@@ -18,7 +18,9 @@ use std::{
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tombolo_placement::pods::{Cluster, Decision, NodeView, PodView, Unschedulable, preempt, queue_order, schedule};
+use tombolo_placement::pods::{
+    Cluster, Decision, NodeView, PodView, Unschedulable, preempt, queue_order, schedule,
+};
 
 const COMPONENT: &str = "default-scheduler";
 /// Bindings being written at once.
@@ -59,7 +61,8 @@ impl State {
         match new {
             Some(pod) if is_waiting(pod) => {
                 // Our own note in its status, why it does not fit, is no reason to look again.
-                let noted = old.is_some_and(|old| old.spec == pod.spec && old.metadata.labels == pod.metadata.labels);
+                let noted =
+                    old.is_some_and(|old| old.spec == pod.spec && old.metadata.labels == pod.metadata.labels);
                 if !same && !(noted && self.unfit.contains(&key)) {
                     self.unfit.remove(&key);
                     self.ready.insert(key);
@@ -112,7 +115,8 @@ impl Scheduler {
             if claim.metadata.deletion_timestamp.is_some() {
                 view.blocked.push(format!("persistentvolumeclaim \"{name}\" is being deleted"));
             } else if crate::volume::is_bound(&claim) {
-                let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
+                let volume =
+                    claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).unwrap_or_default();
                 match world.volumes.get(&Key::new("", volume)) {
                     Some(volume) => view.add_volume(&volume),
                     None => view.blocked.push(format!("persistentvolume \"{volume}\" not found")),
@@ -165,7 +169,9 @@ impl Scheduler {
                 let (this, shell) = (self.clone(), shell.clone());
                 tokio::spawn(async move {
                     match (decision, claims) {
-                        (Decision::Node(choice), Claims::Ready) => this.bind(&shell, key, &pod, &choice.node).await,
+                        (Decision::Node(choice), Claims::Ready) => {
+                            this.bind(&shell, key, &pod, &choice.node).await
+                        }
                         (Decision::Node(choice), Claims::Choose(claims)) => {
                             choose_node(&shell, &claims, &choice.node).await;
                         }
@@ -214,13 +220,18 @@ impl Scheduler {
 
     async fn refuse(&self, shell: &Shell, key: Key, pod: &Pod, view: &PodView, why: &Unschedulable) {
         let message = why.to_string();
-        let gated = pod.spec.as_ref().is_some_and(|spec| spec.scheduling_gates.as_ref().is_some_and(|g| !g.is_empty()));
+        let gated = pod
+            .spec
+            .as_ref()
+            .is_some_and(|spec| spec.scheduling_gates.as_ref().is_some_and(|g| !g.is_empty()));
         let reason = if gated { "SchedulingGated" } else { "Unschedulable" };
         if !gated {
             note(shell, pod, Severity::Warning, "FailedScheduling", message.clone());
         }
         let path = Pod::RESOURCE.path(&key.namespace, &key.name, "status");
-        if let Some(conditions) = pod::with_condition(pod, "PodScheduled", "False", reason, &message, shell.now()) {
+        if let Some(conditions) =
+            pod::with_condition(pod, "PodScheduled", "False", reason, &message, shell.now())
+        {
             let body = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": conditions}});
             if let Err(error) = shell.patch(&path, PatchKind::Merge, &body).await
                 && !error.is_not_found()
@@ -237,8 +248,10 @@ impl Scheduler {
     async fn make_room(&self, shell: &Shell, key: Key, pod: &Pod, view: &PodView, why: &Unschedulable) {
         let preemption = {
             let mut state = self.state.lock();
-            let still_leaving =
-                state.victims.get(&key).is_some_and(|keys| keys.iter().any(|k| state.cluster.node_of(k).is_some()));
+            let still_leaving = state
+                .victims
+                .get(&key)
+                .is_some_and(|keys| keys.iter().any(|k| state.cluster.node_of(k).is_some()));
             if still_leaving {
                 return;
             }
@@ -252,7 +265,8 @@ impl Scheduler {
         for victim in &preemption.victims {
             let Some((namespace, name)) = victim.split_once('/') else { continue };
             let Some(victim) = shell.world.pods.get(&Key::new(namespace, name)) else { continue };
-            let message = format!("Preempted by pod {} on node {}", meta::uid(&pod.metadata), preemption.node);
+            let message =
+                format!("Preempted by pod {} on node {}", meta::uid(&pod.metadata), preemption.node);
             note(shell, &victim, Severity::Normal, "Preempted", message);
             if let Err(error) = shell.act(vec![meta::delete::<Pod>(&victim.metadata)]).await {
                 tracing::warn!(pod = %key, %error, "cannot preempt");
@@ -262,7 +276,8 @@ impl Scheduler {
 }
 
 fn note(shell: &Shell, pod: &Pod, severity: Severity, reason: &'static str, message: String) {
-    if let crate::shell::Action::Tell(note) = tell::<Pod>(&pod.metadata, COMPONENT, severity, reason, message) {
+    if let crate::shell::Action::Tell(note) = tell::<Pod>(&pod.metadata, COMPONENT, severity, reason, message)
+    {
         shell.events.tell(note);
     }
 }
@@ -290,7 +305,14 @@ impl Controller for Scheduling {
     }
 
     fn watches(&self) -> &'static [Watch] {
-        &[Watch::Pods, Watch::Nodes, Watch::Namespaces, Watch::VolumeClaims, Watch::Volumes, Watch::StorageClasses]
+        &[
+            Watch::Pods,
+            Watch::Nodes,
+            Watch::Namespaces,
+            Watch::VolumeClaims,
+            Watch::Volumes,
+            Watch::StorageClasses,
+        ]
     }
 
     fn wire(&self, world: &Arc<World>, _enqueue: Enqueue) {
@@ -339,7 +361,11 @@ impl Controller for Scheduling {
         world.volumes.on_change(move |_, _| volumes_changed());
     }
 
-    fn background(self: Arc<Self>, shell: Shell, shutdown: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+    fn background(
+        self: Arc<Self>,
+        shell: Shell,
+        shutdown: CancellationToken,
+    ) -> Option<BoxFuture<'static, ()>> {
         Some(self.0.clone().run(shell, shutdown).boxed())
     }
 }

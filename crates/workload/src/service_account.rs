@@ -37,7 +37,8 @@ pub fn plan_root_ca(namespace: &Namespace, found: Option<&ConfigMap>, ca: &str) 
     let data = [("ca.crt".to_owned(), ca.to_owned())];
     let Some(found) = found else {
         let mut metadata = named(namespace, ROOT_CA);
-        metadata.annotations = Some([("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned())].into());
+        metadata.annotations =
+            Some([("kubernetes.io/description".to_owned(), DESCRIPTION.to_owned())].into());
         return vec![meta::create(&ConfigMap { metadata, data: Some(data.into()), ..ConfigMap::default() })];
     };
     if found.data.as_ref() == Some(&data.clone().into()) {
@@ -55,7 +56,11 @@ pub fn plan_root_ca(namespace: &Namespace, found: Option<&ConfigMap>, ca: &str) 
 }
 
 fn named(namespace: &Namespace, name: &str) -> ObjectMeta {
-    ObjectMeta { namespace: namespace.metadata.name.clone(), name: Some(name.into()), ..ObjectMeta::default() }
+    ObjectMeta {
+        namespace: namespace.metadata.name.clone(),
+        name: Some(name.into()),
+        ..ObjectMeta::default()
+    }
 }
 
 /// Keys are namespaces: enqueued when they change, or when the object we keep in them does.

@@ -65,7 +65,9 @@ fn note_active(snapshot: &Snapshot, status: &mut Status, actions: &mut Vec<Actio
     for job in &snapshot.jobs {
         let listed = status.active.iter().flatten().any(|reference| reference.uid == job.metadata.uid);
         match job::finished_condition(job) {
-            None if job.metadata.deletion_timestamp.is_none() => active.push(meta::reference::<Job>(&job.metadata)),
+            None if job.metadata.deletion_timestamp.is_none() => {
+                active.push(meta::reference::<Job>(&job.metadata))
+            }
             None => {}
             Some(condition) => {
                 if condition.type_ == "Complete" {
@@ -73,8 +75,18 @@ fn note_active(snapshot: &Snapshot, status: &mut Status, actions: &mut Vec<Actio
                     status.last_successful_time = status.last_successful_time.clone().max(ended);
                 }
                 if listed {
-                    let message = format!("Saw completed job: {}, condition: {}", meta::name(&job.metadata), condition.type_);
-                    actions.push(tell::<CronJob>(about, COMPONENT, Severity::Normal, "SawCompletedJob", message));
+                    let message = format!(
+                        "Saw completed job: {}, condition: {}",
+                        meta::name(&job.metadata),
+                        condition.type_
+                    );
+                    actions.push(tell::<CronJob>(
+                        about,
+                        COMPONENT,
+                        Severity::Normal,
+                        "SawCompletedJob",
+                        message,
+                    ));
                 }
             }
         }
@@ -97,7 +109,8 @@ fn start_due(
     actions: &mut Vec<Action>,
 ) -> Option<Timestamp> {
     let now = snapshot.now;
-    let mut since = status.last_schedule_time.as_ref().map_or(meta::created(&snapshot.cron.metadata), |time| time.0);
+    let mut since =
+        status.last_schedule_time.as_ref().map_or(meta::created(&snapshot.cron.metadata), |time| time.0);
     if let Some(deadline) = spec.starting_deadline_seconds {
         since = since.max(meta::plus(now, -deadline));
     }
@@ -105,7 +118,9 @@ fn start_due(
     let (due, missed) = schedule.latest(since, now);
     let Some(due) = due else { return next };
     if missed > 100 {
-        let message = format!("too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew");
+        let message = format!(
+            "too many missed start times: {missed}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+        );
         actions.push(warn(snapshot, "TooManyMissedTimes", message));
     }
     if spec.starting_deadline_seconds.is_some_and(|deadline| meta::plus(due, deadline) < now) {
@@ -123,7 +138,8 @@ fn start_due(
     if !exists && !running.is_empty() {
         match spec.concurrency_policy.as_deref() {
             Some("Forbid") => {
-                let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                let text =
+                    "Not starting job because prior execution is running and concurrency policy is Forbid";
                 actions.push(tell::<CronJob>(about, COMPONENT, Severity::Normal, "JobAlreadyActive", text));
                 return next;
             }
@@ -131,7 +147,13 @@ fn start_due(
                 for job in running {
                     actions.push(background_delete(job));
                     let message = format!("Deleted job {}", meta::name(&job.metadata));
-                    actions.push(tell::<CronJob>(about, COMPONENT, Severity::Normal, "SuccessfulDelete", message));
+                    actions.push(tell::<CronJob>(
+                        about,
+                        COMPONENT,
+                        Severity::Normal,
+                        "SuccessfulDelete",
+                        message,
+                    ));
                 }
             }
             _ => {}
@@ -181,9 +203,10 @@ fn background_delete(job: &Job) -> Action {
 /// Keeps only the newest finished jobs of each kind.
 fn clean_history(snapshot: &Snapshot, spec: &CronJobSpec) -> Vec<Action> {
     let mut actions = Vec::new();
-    for (kind, limit) in
-        [("Complete", spec.successful_jobs_history_limit.unwrap_or(3)), ("Failed", spec.failed_jobs_history_limit.unwrap_or(1))]
-    {
+    for (kind, limit) in [
+        ("Complete", spec.successful_jobs_history_limit.unwrap_or(3)),
+        ("Failed", spec.failed_jobs_history_limit.unwrap_or(1)),
+    ] {
         let mut ended: Vec<_> = snapshot
             .jobs
             .iter()

@@ -4,7 +4,9 @@ use jiff::{Timestamp, ToSpan, civil, tz::TimeZone};
 
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum ScheduleError {
-    #[error("schedule {0:?} must have five fields, or be one of @yearly, @monthly, @weekly, @daily, @hourly, @every DURATION")]
+    #[error(
+        "schedule {0:?} must have five fields, or be one of @yearly, @monthly, @weekly, @daily, @hourly, @every DURATION"
+    )]
     Fields(String),
     #[error("schedule field {0:?} is not understood")]
     Field(String),
@@ -35,7 +37,11 @@ pub struct Fields {
 impl Schedule {
     /// Parses a schedule; `zone` is the name of a time zone, UTC when absent.
     pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, ScheduleError> {
-        let (text, zone) = match text.strip_prefix("TZ=").or(text.strip_prefix("CRON_TZ=")).and_then(|t| t.split_once(' ')) {
+        let (text, zone) = match text
+            .strip_prefix("TZ=")
+            .or(text.strip_prefix("CRON_TZ="))
+            .and_then(|t| t.split_once(' '))
+        {
             Some((name, rest)) => (rest, Some(name)),
             None => (text, zone),
         };
@@ -117,11 +123,27 @@ impl Schedule {
 impl Fields {
     fn next(&self, after: Timestamp) -> Option<Timestamp> {
         let start = after.to_zoned(self.zone.clone());
-        let mut time = start.datetime().with().second(0).subsec_nanosecond(0).build().ok()?.checked_add(1.minute()).ok()?;
+        let mut time = start
+            .datetime()
+            .with()
+            .second(0)
+            .subsec_nanosecond(0)
+            .build()
+            .ok()?
+            .checked_add(1.minute())
+            .ok()?;
         let limit = time.checked_add(5.years()).ok()?;
         while time < limit {
             if self.months & (1 << time.month()) == 0 {
-                time = time.first_of_month().with().hour(0).minute(0).build().ok()?.checked_add(1.month()).ok()?;
+                time = time
+                    .first_of_month()
+                    .with()
+                    .hour(0)
+                    .minute(0)
+                    .build()
+                    .ok()?
+                    .checked_add(1.month())
+                    .ok()?;
             } else if !self.day_fits(time.date()) {
                 time = time.with().hour(0).minute(0).build().ok()?.checked_add(1.day()).ok()?;
             } else if self.hours & (1 << time.hour()) == 0 {
@@ -159,7 +181,9 @@ fn field(text: &str, low: u32, high: u32, names: &[&str], first_name: u32) -> Re
     let mut bits = 0u64;
     for part in text.split(',') {
         let (range, step) = match part.split_once('/') {
-            Some((range, step)) => (range, step.parse::<u32>().ok().filter(|step| *step > 0).ok_or_else(wrong)?),
+            Some((range, step)) => {
+                (range, step.parse::<u32>().ok().filter(|step| *step > 0).ok_or_else(wrong)?)
+            }
             None => (part, 1),
         };
         let (from, to) = match range.split_once('-') {

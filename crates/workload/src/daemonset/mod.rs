@@ -65,15 +65,24 @@ impl Snapshot {
             })
             .collect();
         // Pods of nodes that are gone.
-        slots.extend(by_node.into_iter().map(|(node, pods)| Slot { node, wanted: false, tolerated: false, pods }));
+        slots.extend(by_node.into_iter().map(|(node, pods)| Slot {
+            node,
+            wanted: false,
+            tolerated: false,
+            pods,
+        }));
         slots
     }
 
     /// (maxUnavailable, maxSurge) for so many nodes.
     fn limits(&self, wanted: i32) -> (i32, i32) {
         let rolling = self.spec().update_strategy.as_ref().and_then(|s| s.rolling_update.as_ref());
-        let surge = rolling.and_then(|r| r.max_surge.as_ref()).and_then(|v| meta::scaled(v, wanted, true)).unwrap_or(0);
-        let missing = rolling.and_then(|r| r.max_unavailable.as_ref()).and_then(|v| meta::scaled(v, wanted, true));
+        let surge = rolling
+            .and_then(|r| r.max_surge.as_ref())
+            .and_then(|v| meta::scaled(v, wanted, true))
+            .unwrap_or(0);
+        let missing =
+            rolling.and_then(|r| r.max_unavailable.as_ref()).and_then(|v| meta::scaled(v, wanted, true));
         let missing = missing.unwrap_or(1);
         if surge == 0 && missing == 0 { (1, 0) } else { (missing, surge) }
     }
@@ -87,7 +96,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     }
     let collisions = set.status.as_ref().and_then(|status| status.collision_count);
     let history = History::new(snapshot.revisions.clone());
-    let update = match history.locate::<DaemonSet>(&set.metadata, &spec.selector, &spec.template, collisions) {
+    let update = match history.locate::<DaemonSet>(&set.metadata, &spec.selector, &spec.template, collisions)
+    {
         Current::Newest(update) => update,
         Current::Change(action) => return vec![action],
         Current::Collision => {
@@ -113,7 +123,11 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     actions.extend(remove.iter().map(|pod| meta::delete::<Pod>(&pod.metadata)));
     for pod in &remove {
         let (severity, reason, message) = if pod::phase(pod) == "Failed" {
-            let text = format!("Found failed daemon pod {} on node {}, will try to kill it", Key::of(&pod.metadata), pod::node(pod).unwrap_or_default());
+            let text = format!(
+                "Found failed daemon pod {} on node {}, will try to kill it",
+                Key::of(&pod.metadata),
+                pod::node(pod).unwrap_or_default()
+            );
             (Severity::Warning, "FailedDaemonPod", text)
         } else {
             (Severity::Normal, "SuccessfulDelete", format!("Deleted pod: {}", meta::name(&pod.metadata)))
@@ -169,7 +183,13 @@ fn wanted(slots: &[Slot]) -> i32 {
 }
 
 /// One step of a rolling update, within maxUnavailable and maxSurge.
-fn roll(snapshot: &Snapshot, slots: &[Slot], hash: &str, make: &mut BTreeSet<String>, remove: &mut Vec<Arc<Pod>>) {
+fn roll(
+    snapshot: &Snapshot,
+    slots: &[Slot],
+    hash: &str,
+    make: &mut BTreeSet<String>,
+    remove: &mut Vec<Arc<Pod>>,
+) {
     let (max_missing, max_surge) = snapshot.limits(wanted(slots));
     let min_ready = snapshot.spec().min_ready_seconds.unwrap_or(0);
     let is_new = |pod: &Pod| meta::label(&pod.metadata, revision::HASH) == Some(hash);
@@ -177,7 +197,8 @@ fn roll(snapshot: &Snapshot, slots: &[Slot], hash: &str, make: &mut BTreeSet<Str
     let (mut missing, mut surging) = (0, 0);
     let mut candidates = Vec::new();
     for slot in slots.iter().filter(|slot| slot.wanted) {
-        let live: Vec<_> = slot.pods.iter().filter(|pod| !pod::is_deleting(pod) && !pod::is_finished(pod)).collect();
+        let live: Vec<_> =
+            slot.pods.iter().filter(|pod| !pod::is_deleting(pod) && !pod::is_finished(pod)).collect();
         let old = live.iter().find(|pod| !is_new(pod));
         let new = live.iter().find(|pod| is_new(pod));
         let any_serving = live.iter().any(|pod| serves(pod));

@@ -3,7 +3,10 @@
 use crate::pod;
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration},
+    core::v1::{
+        Affinity, Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod,
+        Toleration,
+    },
 };
 use tombolo_placement::{
     Effect,
@@ -35,7 +38,8 @@ impl Fit {
         if elsewhere || !self.view.admits(&view) {
             return (false, false);
         }
-        let repelled = |effects: &[Effect]| untolerated(&view.taints, &self.view.tolerations, effects).is_some();
+        let repelled =
+            |effects: &[Effect]| untolerated(&view.taints, &self.view.tolerations, effects).is_some();
         let stays = !repelled(&[Effect::NoExecute]);
         (stays && !repelled(&[Effect::NoSchedule]), stays)
     }
@@ -56,7 +60,10 @@ pub fn of(pod: &Pod) -> Option<String> {
     }
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?.node_affinity.as_ref()?;
     let terms = &affinity.required_during_scheduling_ignored_during_execution.as_ref()?.node_selector_terms;
-    let field = terms.iter().flat_map(|term| term.match_fields.iter().flatten()).find(|f| f.key == "metadata.name")?;
+    let field = terms
+        .iter()
+        .flat_map(|term| term.match_fields.iter().flatten())
+        .find(|f| f.key == "metadata.name")?;
     field.values.as_ref()?.first().cloned()
 }
 
@@ -72,7 +79,10 @@ pub fn pin(pod: &mut Pod, node: &str) {
     let affinity: &mut Affinity = spec.affinity.get_or_insert_default();
     let nodes: &mut NodeAffinity = affinity.node_affinity.get_or_insert_default();
     nodes.required_during_scheduling_ignored_during_execution = Some(NodeSelector {
-        node_selector_terms: vec![NodeSelectorTerm { match_fields: Some(vec![by_name]), match_expressions: None }],
+        node_selector_terms: vec![NodeSelectorTerm {
+            match_fields: Some(vec![by_name]),
+            match_expressions: None,
+        }],
     });
 }
 

@@ -18,7 +18,7 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, DeploymentSpec, ReplicaSet},
     core::v1::Pod,
 };
-use std::sync::Arc;
+use std::{cell::OnceCell, sync::Arc};
 
 pub(crate) const COMPONENT: &str = "deployment-controller";
 pub(crate) const REVISION: &str = "deployment.kubernetes.io/revision";
@@ -36,6 +36,8 @@ pub struct Snapshot {
     /// Whether pods of old ReplicaSets still exist that are not finished (the Recreate strategy waits for them).
     pub old_pods_running: bool,
     pub now: Timestamp,
+    /// Where the set with the current template is, found once: comparing templates is the costly part of a plan.
+    pub new_at: OnceCell<Option<usize>>,
 }
 
 impl Snapshot {
@@ -56,8 +58,12 @@ impl Snapshot {
         }
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let total = self.replicas();
-        let surge = rolling.and_then(|r| r.max_surge.as_ref()).map_or(Some((total + 3) / 4), |v| meta::scaled(v, total, true));
-        let missing = rolling.and_then(|r| r.max_unavailable.as_ref()).map_or(Some(total / 4), |v| meta::scaled(v, total, false));
+        let surge = rolling
+            .and_then(|r| r.max_surge.as_ref())
+            .map_or(Some((total + 3) / 4), |v| meta::scaled(v, total, true));
+        let missing = rolling
+            .and_then(|r| r.max_unavailable.as_ref())
+            .map_or(Some(total / 4), |v| meta::scaled(v, total, false));
         match (surge.unwrap_or(0).max(0), missing.unwrap_or(0).max(0)) {
             (0, 0) => (0, 1),
             (surge, missing) => (surge, missing.min(total)),
@@ -66,11 +72,14 @@ impl Snapshot {
 
     /// The oldest set with the current template.
     pub fn new_set(&self) -> Option<&Arc<ReplicaSet>> {
-        let template = &self.spec().template;
-        self.sets.iter().find(|set| {
-            let theirs = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
-            theirs.is_some_and(|theirs| revision::same_template(template, theirs))
-        })
+        let at = self.new_at.get_or_init(|| {
+            let template = &self.spec().template;
+            self.sets.iter().position(|set| {
+                let theirs = set.spec.as_ref().and_then(|spec| spec.template.as_ref());
+                theirs.is_some_and(|theirs| revision::same_template(template, theirs))
+            })
+        });
+        at.map(|at| &self.sets[at])
     }
 
     pub fn old_sets(&self) -> Vec<&Arc<ReplicaSet>> {
@@ -167,8 +176,12 @@ impl Controller for Deployments {
         // A Recreate rollout goes on when the last old pod is gone; other strategies follow ReplicaSet status.
         let (sets, deployments) = (world.replica_sets.clone(), world.deployments.clone());
         world.pods.on_change(move |old, new| {
-            let Some(pod) = old.filter(|_| new.is_none_or(|pod| crate::pod::is_finished(pod))) else { return };
-            let Some(owner) = controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet") else { return };
+            let Some(pod) = old.filter(|_| new.is_none_or(|pod| crate::pod::is_finished(pod))) else {
+                return;
+            };
+            let Some(owner) = controller_of(&pod.metadata).filter(|owner| owner.kind == "ReplicaSet") else {
+                return;
+            };
             let namespace = meta::namespace(&pod.metadata);
             let Some(set) = sets.get(&Key::new(namespace, &owner.name)) else { return };
             let Some(owner) = controller_of(&set.metadata) else { return };
@@ -193,14 +206,20 @@ impl Controller for Deployments {
             return claim.actions;
         }
         claim.mine.sort_by_key(|set| (meta::created(&set.metadata), set.metadata.name.clone()));
-        let same_name = world.replica_sets.get(&Key::new(&key.namespace, revision::new_set_name(&deployment)));
-        let mut snapshot = Snapshot { deployment, sets: claim.mine, same_name, old_pods_running: false, now };
+        let same_name =
+            world.replica_sets.get(&Key::new(&key.namespace, revision::new_set_name(&deployment)));
+        let mut snapshot = Snapshot {
+            deployment,
+            sets: claim.mine,
+            same_name,
+            old_pods_running: false,
+            now,
+            new_at: OnceCell::new(),
+        };
         if recreate(&snapshot) {
             let running = |pods: Vec<Arc<Pod>>| pods.iter().any(|pod| !crate::pod::is_finished(pod));
-            snapshot.old_pods_running = snapshot
-                .old_sets()
-                .iter()
-                .any(|set| running(world.pods.owned_by(meta::uid(&set.metadata))));
+            snapshot.old_pods_running =
+                snapshot.old_sets().iter().any(|set| running(world.pods.owned_by(meta::uid(&set.metadata))));
         }
         plan(&snapshot)
     }

@@ -42,7 +42,11 @@ fn counts(snapshot: &Snapshot) -> DeploymentStatus {
         available_replicas: some(serving),
         unavailable_replicas: some((wanted - serving).max(0)),
         collision_count: snapshot.deployment.status.as_ref().and_then(|status| status.collision_count),
-        terminating_replicas: snapshot.deployment.status.as_ref().and_then(|status| status.terminating_replicas),
+        terminating_replicas: snapshot
+            .deployment
+            .status
+            .as_ref()
+            .and_then(|status| status.terminating_replicas),
         conditions: None,
     }
 }
@@ -109,7 +113,8 @@ fn progressing(
     }
     let count = |value: Option<i32>| value.unwrap_or(0);
     let moved = count(status.updated_replicas) > count(old.updated_replicas)
-        || count(status.replicas) - count(status.updated_replicas) < count(old.replicas) - count(old.updated_replicas)
+        || count(status.replicas) - count(status.updated_replicas)
+            < count(old.replicas) - count(old.updated_replicas)
         || count(status.ready_replicas) > count(old.ready_replicas)
         || count(status.available_replicas) > count(old.available_replicas);
     let restarted = current.is_none() || current_reason == "NewReplicaSetAvailable";
@@ -174,7 +179,11 @@ fn set(status: &mut DeploymentStatus, kind: &str, value: &str, reason: &str, mes
     match conditions.iter_mut().find(|condition| condition.type_ == kind) {
         Some(old) if old.status == value && old.reason == new.reason => {}
         Some(old) => {
-            let transition = if old.status == value { old.last_transition_time.clone() } else { new.last_transition_time.clone() };
+            let transition = if old.status == value {
+                old.last_transition_time.clone()
+            } else {
+                new.last_transition_time.clone()
+            };
             *old = DeploymentCondition { last_transition_time: transition, ..new };
         }
         None => conditions.push(new),

@@ -26,6 +26,13 @@ const OWN: [&str; 6] = [
 
 /// Equal but for the hash label that the ReplicaSet's copy carries.
 pub fn same_template(ours: &PodTemplateSpec, theirs: &PodTemplateSpec) -> bool {
+    let images = |template: &PodTemplateSpec| -> Option<Vec<Option<String>>> {
+        Some(template.spec.as_ref()?.containers.iter().map(|container| container.image.clone()).collect())
+    };
+    if images(ours) != images(theirs) {
+        // The usual difference, found cheaply.
+        return false;
+    }
     let bare = |template: &PodTemplateSpec| {
         let mut template = template.clone();
         if let Some(labels) = template.metadata.as_mut().and_then(|meta| meta.labels.as_mut()) {
@@ -33,14 +40,6 @@ pub fn same_template(ours: &PodTemplateSpec, theirs: &PodTemplateSpec) -> bool {
         }
         template
     };
-    if ours.spec.as_ref().map(|spec| &spec.containers) != theirs.spec.as_ref().map(|spec| &spec.containers) {
-        // The usual difference, found without copying anything.
-        if ours.spec.is_some() != theirs.spec.is_some()
-            || ours.spec.as_ref().map(|s| s.containers.len()) != theirs.spec.as_ref().map(|s| s.containers.len())
-        {
-            return false;
-        }
-    }
     meta::semantically_equal(&bare(ours), &bare(theirs))
 }
 
@@ -110,14 +109,22 @@ pub fn create_new_set(snapshot: &Snapshot) -> Vec<Action> {
     let mut actions = vec![meta::create(&set)];
     if replicas > 0 {
         let message = format!("Scaled up replica set {name} from 0 to {replicas}");
-        actions.push(tell::<Deployment>(&deployment.metadata, COMPONENT, Severity::Normal, "ScalingReplicaSet", message));
+        actions.push(tell::<Deployment>(
+            &deployment.metadata,
+            COMPONENT,
+            Severity::Normal,
+            "ScalingReplicaSet",
+            message,
+        ));
     }
     actions
 }
 
 fn inherited(deployment: &Deployment) -> impl Iterator<Item = (String, String)> + '_ {
     let annotations = deployment.metadata.annotations.iter().flatten();
-    annotations.filter(|(key, _)| !OWN.contains(&key.as_str())).map(|(key, value)| (key.clone(), value.clone()))
+    annotations
+        .filter(|(key, _)| !OWN.contains(&key.as_str()))
+        .map(|(key, value)| (key.clone(), value.clone()))
 }
 
 /// Brings the new set's revision and inherited annotations, and the Deployment's revision, up to date.
@@ -163,16 +170,22 @@ pub fn sync_annotations(snapshot: &Snapshot) -> Vec<Action> {
 
 /// Deletes the oldest revisions beyond the limit, once the rollout is complete.
 pub fn clean_history(snapshot: &Snapshot) -> Vec<Action> {
-    let Some(limit) = snapshot.spec().revision_history_limit.filter(|limit| *limit != i32::MAX) else { return Vec::new() };
+    let Some(limit) = snapshot.spec().revision_history_limit.filter(|limit| *limit != i32::MAX) else {
+        return Vec::new();
+    };
     let status = snapshot.deployment.status.as_ref();
     let done = |count: Option<i32>| count.unwrap_or(0) == snapshot.replicas();
     let complete = status.is_some_and(|s| {
-        done(s.updated_replicas) && done(s.replicas) && done(s.available_replicas) && s.observed_generation == snapshot.deployment.metadata.generation
+        done(s.updated_replicas)
+            && done(s.replicas)
+            && done(s.available_replicas)
+            && s.observed_generation == snapshot.deployment.metadata.generation
     });
     if !complete && snapshot.replicas() != 0 {
         return Vec::new();
     }
-    let mut old: Vec<_> = snapshot.old_sets().into_iter().filter(|set| set.metadata.deletion_timestamp.is_none()).collect();
+    let mut old: Vec<_> =
+        snapshot.old_sets().into_iter().filter(|set| set.metadata.deletion_timestamp.is_none()).collect();
     let surplus = old.len().saturating_sub(usize::try_from(limit).unwrap_or(0));
     old.sort_by_key(|set| revision_of(&set.metadata));
     old.into_iter()
@@ -181,7 +194,8 @@ pub fn clean_history(snapshot: &Snapshot) -> Vec<Action> {
             let status = set.status.as_ref();
             set_replicas(set) == 0
                 && status.is_none_or(|s| s.replicas == 0)
-                && set.metadata.generation <= status.and_then(|s| s.observed_generation).or(set.metadata.generation)
+                && set.metadata.generation
+                    <= status.and_then(|s| s.observed_generation).or(set.metadata.generation)
         })
         .map(|set| meta::delete::<ReplicaSet>(&set.metadata))
         .collect()

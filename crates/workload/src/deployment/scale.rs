@@ -33,9 +33,11 @@ pub fn is_scaling(snapshot: &Snapshot) -> bool {
 
 /// Sets a ReplicaSet's size (and the notes beside it) if that changes anything.
 fn resize(snapshot: &Snapshot, set: &ReplicaSet, size: i32, actions: &mut Vec<Action>) -> bool {
-    let (desired, max) = (snapshot.replicas().to_string(), (snapshot.replicas() + snapshot.limits().0).to_string());
+    let (desired, max) =
+        (snapshot.replicas().to_string(), (snapshot.replicas() + snapshot.limits().0).to_string());
     let was = set_replicas(set);
-    let same_notes = annotation(&set.metadata, DESIRED) == Some(&desired) && annotation(&set.metadata, MAX) == Some(&max);
+    let same_notes =
+        annotation(&set.metadata, DESIRED) == Some(&desired) && annotation(&set.metadata, MAX) == Some(&max);
     if was == size && same_notes {
         return false;
     }
@@ -56,7 +58,8 @@ fn resize(snapshot: &Snapshot, set: &ReplicaSet, size: i32, actions: &mut Vec<Ac
 pub fn grow_new(snapshot: &Snapshot, actions: &mut Vec<Action>) -> bool {
     let Some(new) = snapshot.new_set() else { return false };
     let current = set_replicas(new);
-    let size = if current > snapshot.replicas() { snapshot.replicas() } else { new_set_replicas(snapshot, current) };
+    let size =
+        if current > snapshot.replicas() { snapshot.replicas() } else { new_set_replicas(snapshot, current) };
     resize(snapshot, new, size, actions)
 }
 
@@ -76,8 +79,12 @@ pub fn roll(snapshot: &Snapshot, actions: &mut Vec<Action>) {
     if grow_new(snapshot, actions) {
         return;
     }
-    let mut sizes: Vec<(&Arc<ReplicaSet>, i32)> =
-        snapshot.old_sets().into_iter().filter(|set| set_replicas(set) > 0).map(|set| (set, set_replicas(set))).collect();
+    let mut sizes: Vec<(&Arc<ReplicaSet>, i32)> = snapshot
+        .old_sets()
+        .into_iter()
+        .filter(|set| set_replicas(set) > 0)
+        .map(|set| (set, set_replicas(set)))
+        .collect();
     if sizes.is_empty() {
         return;
     }
@@ -128,7 +135,9 @@ pub fn proportionally(snapshot: &Snapshot, actions: &mut Vec<Action>) {
         return;
     }
     let saturated = new.is_some_and(|new| {
-        set_replicas(new) == snapshot.replicas() && available(new) == snapshot.replicas() && annotation(&new.metadata, DESIRED) == Some(&snapshot.replicas().to_string())
+        set_replicas(new) == snapshot.replicas()
+            && available(new) == snapshot.replicas()
+            && annotation(&new.metadata, DESIRED) == Some(&snapshot.replicas().to_string())
     });
     if saturated {
         stop_old(snapshot, actions);
@@ -139,10 +148,16 @@ pub fn proportionally(snapshot: &Snapshot, actions: &mut Vec<Action>) {
     let to_add = allowed - total;
     let mut order = active.clone();
     // Largest first; of equals, the newest first when growing and the oldest first when shrinking.
-    order.sort_by_key(|set| (std::cmp::Reverse(set_replicas(set)), meta::created(&set.metadata), set.metadata.name.clone()));
+    order.sort_by_key(|set| {
+        (std::cmp::Reverse(set_replicas(set)), meta::created(&set.metadata), set.metadata.name.clone())
+    });
     if to_add > 0 {
         order.sort_by_key(|set| {
-            (std::cmp::Reverse(set_replicas(set)), std::cmp::Reverse(meta::created(&set.metadata)), set.metadata.name.clone())
+            (
+                std::cmp::Reverse(set_replicas(set)),
+                std::cmp::Reverse(meta::created(&set.metadata)),
+                set.metadata.name.clone(),
+            )
         });
     }
     let mut left = to_add;

@@ -72,8 +72,14 @@ fn snapshot(model: &Model, now: i64) -> Snapshot {
     let mut sets = model.list::<ReplicaSet>();
     sets.sort_by_key(|set| (meta::created(&set.metadata), set.metadata.name.clone()));
     let same_name = model.get::<ReplicaSet>(&revision::new_set_name(&deployment));
-    let mut snapshot =
-        Snapshot { deployment, sets, same_name, old_pods_running: false, now: Timestamp::from_second(now).unwrap() };
+    let mut snapshot = Snapshot {
+        deployment,
+        sets,
+        same_name,
+        old_pods_running: false,
+        now: Timestamp::from_second(now).unwrap(),
+        new_at: OnceCell::new(),
+    };
     snapshot.old_pods_running =
         snapshot.old_sets().iter().any(|set| set.status.as_ref().is_some_and(|status| status.replicas > 0));
     snapshot

@@ -56,7 +56,8 @@ fn subsets(snapshot: &Snapshot) -> Vec<EndpointSubset> {
     let spec = service.spec.clone().unwrap_or_default();
     let publish = spec.publish_not_ready_addresses == Some(true);
     let mut subsets: Vec<EndpointSubset> = Vec::new();
-    let mut pods: Vec<_> = snapshot.pods.iter().filter(|pod| has_endpoint(pod) && !pod::is_deleting(pod)).collect();
+    let mut pods: Vec<_> =
+        snapshot.pods.iter().filter(|pod| has_endpoint(pod) && !pod::is_deleting(pod)).collect();
     pods.sort_by_key(|pod| pod.status.as_ref().and_then(|s| s.pod_ip.clone()));
     for pod in pods.into_iter().take(MOST) {
         let Some(ip) = pod.status.as_ref().and_then(|status| status.pod_ip.clone()) else { continue };
@@ -79,7 +80,9 @@ fn subsets(snapshot: &Snapshot) -> Vec<EndpointSubset> {
         let subdomain = pod_spec.and_then(|spec| spec.subdomain.as_deref());
         let address = EndpointAddress {
             ip,
-            hostname: pod_spec.and_then(|s| s.hostname.clone()).filter(|_| subdomain == service.metadata.name.as_deref()),
+            hostname: pod_spec
+                .and_then(|s| s.hostname.clone())
+                .filter(|_| subdomain == service.metadata.name.as_deref()),
             node_name: pod::node(pod).map(str::to_owned),
             target_ref: Some(ObjectReference {
                 kind: Some("Pod".into()),

@@ -40,10 +40,17 @@ pub(crate) fn target_port(port: &k8s_openapi::api::core::v1::ServicePort, pod: &
         Some(IntOrString::String(name)) => {
             let spec = pod.spec.as_ref()?;
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
-            let sidecars = spec.init_containers.iter().flatten().filter(|c| c.restart_policy.as_deref() == Some("Always"));
-            let ports = spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
+            let sidecars = spec
+                .init_containers
+                .iter()
+                .flatten()
+                .filter(|c| c.restart_policy.as_deref() == Some("Always"));
+            let ports =
+                spec.containers.iter().chain(sidecars).flat_map(|container| container.ports.iter().flatten());
             ports
-                .filter(|p| p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol)
+                .filter(|p| {
+                    p.name.as_deref() == Some(name) && p.protocol.as_deref().unwrap_or("TCP") == protocol
+                })
                 .map(|p| p.container_port)
                 .next()
         }
@@ -80,7 +87,8 @@ impl Controller for EndpointSlices {
     }
 
     fn wire(&self, world: &Arc<World>, enqueue: Enqueue) {
-        let (pods, slices, endpoints, services) = (enqueue.clone(), enqueue.clone(), enqueue.clone(), world.services.clone());
+        let (pods, slices, endpoints, services) =
+            (enqueue.clone(), enqueue.clone(), enqueue.clone(), world.services.clone());
         world.services.on_change(move |old, new| {
             for service in [old, new].into_iter().flatten() {
                 enqueue.add(Key::of(&service.metadata));
@@ -92,7 +100,8 @@ impl Controller for EndpointSlices {
             {
                 return;
             }
-            let (Some(pod), relevant) = (new.or(old), [old, new].into_iter().flatten().any(|pod| has_endpoint(pod)))
+            let (Some(pod), relevant) =
+                (new.or(old), [old, new].into_iter().flatten().any(|pod| has_endpoint(pod)))
             else {
                 return;
             };
@@ -100,10 +109,13 @@ impl Controller for EndpointSlices {
                 return;
             }
             for service in services.in_namespace(meta::namespace(&pod.metadata)) {
-                let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else { continue };
+                let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.as_ref()) else {
+                    continue;
+                };
                 let of = |pod: &Arc<Pod>| {
                     let labels = pod.metadata.labels.as_ref();
-                    !selector.is_empty() && selector.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v))
+                    !selector.is_empty()
+                        && selector.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v))
                 };
                 if [old, new].into_iter().flatten().any(of) {
                     pods.add(Key::of(&service.metadata));
@@ -126,7 +138,9 @@ impl Controller for EndpointSlices {
 
     fn plan(&self, key: &Key, world: &World, _now: Timestamp) -> Vec<Action> {
         let Some(service) = world.services.get(key) else { return Vec::new() };
-        let Some(selector) = service.spec.as_ref().and_then(|spec| spec.selector.clone()).filter(|s| !s.is_empty()) else {
+        let Some(selector) =
+            service.spec.as_ref().and_then(|spec| spec.selector.clone()).filter(|s| !s.is_empty())
+        else {
             return Vec::new();
         };
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName")
@@ -144,7 +158,8 @@ impl Controller for EndpointSlices {
             .into_iter()
             .filter(|pod| has_endpoint(pod) && selected(pod))
             .collect();
-        let zone = |node: &Node| meta::label(&node.metadata, "topology.kubernetes.io/zone").map(str::to_owned);
+        let zone =
+            |node: &Node| meta::label(&node.metadata, "topology.kubernetes.io/zone").map(str::to_owned);
         let zones = pods
             .iter()
             .filter_map(|pod| {

@@ -22,7 +22,8 @@ const HEADLESS: &str = "service.kubernetes.io/headless";
 const MOST: usize = 100;
 
 pub fn is_ours(slice: &EndpointSlice, service: &str) -> bool {
-    meta::label(&slice.metadata, SERVICE_NAME) == Some(service) && meta::label(&slice.metadata, MANAGED_BY) == Some(US)
+    meta::label(&slice.metadata, SERVICE_NAME) == Some(service)
+        && meta::label(&slice.metadata, MANAGED_BY) == Some(US)
 }
 
 /// Endpoints of one address type that share all port numbers.
@@ -38,7 +39,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     let mut spare: Vec<Arc<EndpointSlice>> = snapshot.slices.clone();
     for group in groups(snapshot) {
         let (fitting, rest) = spare.into_iter().partition::<Vec<_>, _>(|slice| {
-            slice.address_type == group.address_type && same_ports(slice.ports.as_deref().unwrap_or(&[]), &group.ports)
+            slice.address_type == group.address_type
+                && same_ports(slice.ports.as_deref().unwrap_or(&[]), &group.ports)
         });
         spare = rest;
         fill(snapshot, &labels, group, fitting, &mut actions);
@@ -74,7 +76,8 @@ fn fill(
     let mut kept: Vec<(Arc<EndpointSlice>, Vec<Endpoint>)> = slices
         .into_iter()
         .map(|slice| {
-            let endpoints = slice.endpoints.iter().flatten().filter_map(|e| wanted.remove(&endpoint_key(e))).collect();
+            let endpoints =
+                slice.endpoints.iter().flatten().filter_map(|e| wanted.remove(&endpoint_key(e))).collect();
             (slice, endpoints)
         })
         .collect();
@@ -194,7 +197,8 @@ fn endpoint(snapshot: &Snapshot, pod: &Pod, addresses: Vec<String>) -> Endpoint 
     let node = pod::node(pod).map(str::to_owned);
     let spec = pod.spec.as_ref();
     let subdomain = spec.and_then(|spec| spec.subdomain.as_deref());
-    let hostname = spec.and_then(|spec| spec.hostname.clone()).filter(|_| subdomain == service.metadata.name.as_deref());
+    let hostname =
+        spec.and_then(|spec| spec.hostname.clone()).filter(|_| subdomain == service.metadata.name.as_deref());
     Endpoint {
         addresses,
         conditions: Some(EndpointConditions {

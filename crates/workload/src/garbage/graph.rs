@@ -59,7 +59,9 @@ pub enum Verdict {
     Keep,
     /// Drop the references to these owners; others hold the object.
     Unlink(Vec<Uid>),
-    Delete { propagation: &'static str },
+    Delete {
+        propagation: &'static str,
+    },
 }
 
 impl Graph {
@@ -147,7 +149,8 @@ impl Graph {
 
     /// Objects of one kind, to compare with a fresh list.
     pub fn of_kind(&self, resource: &Resource) -> Vec<Uid> {
-        let of = |node: &Node| node.object.as_ref().is_some_and(|object| object.identity.resource == *resource);
+        let of =
+            |node: &Node| node.object.as_ref().is_some_and(|object| object.identity.resource == *resource);
         self.nodes.iter().filter(|(_, node)| of(node)).map(|(uid, _)| uid.clone()).collect()
     }
 
@@ -162,7 +165,11 @@ impl Graph {
     }
 
     /// Sorts an object's owners; `exists` is asked about those that the graph does not know.
-    pub fn owners(&self, references: &[OwnerReference], exists: impl Fn(&OwnerReference) -> Existence) -> Owners {
+    pub fn owners(
+        &self,
+        references: &[OwnerReference],
+        exists: impl Fn(&OwnerReference) -> Existence,
+    ) -> Owners {
         let mut owners = Owners::default();
         for reference in references {
             let existence = match self.get(&reference.uid) {

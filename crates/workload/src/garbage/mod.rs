@@ -100,7 +100,9 @@ impl Collector {
                     *self.served.lock() = served.clone();
                     let wanted: Vec<Resource> = served
                         .into_iter()
-                        .filter(|kind| kind.list && kind.watch && kind.delete && kind.resource.plural != "events")
+                        .filter(|kind| {
+                            kind.list && kind.watch && kind.delete && kind.resource.plural != "events"
+                        })
                         .map(|kind| kind.resource)
                         .filter(|resource| !self.fed.get().is_some_and(|fed| fed.contains(resource)))
                         .collect();
@@ -121,7 +123,13 @@ impl Collector {
                         running.insert(resource.clone(), stop.clone());
                         let listed = watch::Sender::new(false);
                         first_lists.push(listed.subscribe());
-                        tokio::spawn(monitor::follow(shell.client.clone(), resource, self.clone(), listed, stop));
+                        tokio::spawn(monitor::follow(
+                            shell.client.clone(),
+                            resource,
+                            self.clone(),
+                            listed,
+                            stop,
+                        ));
                     }
                     for mut listed in first_lists {
                         let _ = listed.wait_for(|listed| *listed).await;
@@ -143,7 +151,8 @@ impl Collector {
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let served = self.served.lock();
         let of = |s: &&Served| s.resource.group == group && s.resource.kind == kind;
-        let found = served.iter().filter(of).find(|s| s.resource.version == version).or(served.iter().find(of))?;
+        let found =
+            served.iter().filter(of).find(|s| s.resource.version == version).or(served.iter().find(of))?;
         // The owner's own version is asked for: it may be served beside the preferred one.
         let resource = Resource { version: version.to_owned().into(), ..found.resource.clone() };
         Some((resource, found.namespaced))
@@ -160,7 +169,9 @@ impl Collector {
         if object.deleting || object.owners.is_empty() {
             return Ok(());
         }
-        let Some(live) = self.live(&object.identity, shell).await?.filter(|live| live.uid.as_deref() == Some(uid)) else {
+        let Some(live) =
+            self.live(&object.identity, shell).await?.filter(|live| live.uid.as_deref() == Some(uid))
+        else {
             let look = self.graph.lock().forget(uid);
             self.look_at(look);
             return Ok(());
@@ -224,12 +235,18 @@ impl Collector {
     async fn orphan(&self, uid: &str, identity: &Identity, shell: &Shell) -> Result<(), ActError> {
         let dependents: Vec<_> = {
             let graph = self.graph.lock();
-            graph.dependents(uid).iter().filter_map(|uid| graph.get(uid).map(|o| (uid.clone(), o.clone()))).collect()
+            graph
+                .dependents(uid)
+                .iter()
+                .filter_map(|uid| graph.get(uid).map(|o| (uid.clone(), o.clone())))
+                .collect()
         };
         for (dependent, object) in dependents {
             let Identity { resource, namespace, name } = &object.identity;
             let Some(live) = self.live(&object.identity, shell).await? else { continue };
-            if live.uid.as_deref() != Some(&dependent) || !live.owner_references.iter().flatten().any(|r| r.uid == uid) {
+            if live.uid.as_deref() != Some(&dependent)
+                || !live.owner_references.iter().flatten().any(|r| r.uid == uid)
+            {
                 continue;
             }
             let rest: Vec<_> = live.owner_references.iter().flatten().filter(|r| r.uid != uid).collect();
@@ -257,7 +274,12 @@ impl Collector {
         Ok(())
     }
 
-    async fn remove_finalizer(&self, identity: &Identity, finalizer: &str, shell: &Shell) -> Result<(), ActError> {
+    async fn remove_finalizer(
+        &self,
+        identity: &Identity,
+        finalizer: &str,
+        shell: &Shell,
+    ) -> Result<(), ActError> {
         let Some(live) = self.live(identity, shell).await? else { return Ok(()) };
         let before = live.finalizers.clone().unwrap_or_default();
         let rest: Vec<_> = before.iter().filter(|f| *f != finalizer).collect();
@@ -272,7 +294,8 @@ impl Collector {
     }
 
     async fn live(&self, identity: &Identity, shell: &Shell) -> Result<Option<Live>, ActError> {
-        let found: Option<Partial> = shell.get(&identity.resource, &identity.namespace, &identity.name).await?;
+        let found: Option<Partial> =
+            shell.get(&identity.resource, &identity.namespace, &identity.name).await?;
         Ok(found.map(|found| found.metadata))
     }
 
@@ -295,7 +318,11 @@ impl Collector {
         Ok(match self.live(&identity, shell).await? {
             Some(live) if live.uid.as_deref() == Some(&reference.uid) => {
                 let foreground = live.finalizers.iter().flatten().any(|f| f == FOREGROUND);
-                if live.deletion_timestamp.is_some() && foreground { Existence::Waiting } else { Existence::Solid }
+                if live.deletion_timestamp.is_some() && foreground {
+                    Existence::Waiting
+                } else {
+                    Existence::Solid
+                }
             }
             _ => Existence::Gone,
         })
@@ -363,7 +390,11 @@ impl Controller for Garbage {
         Some(async move { self.collector.look(&key.name, shell).await.map(|()| None) }.boxed())
     }
 
-    fn background(self: Arc<Self>, shell: Shell, shutdown: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+    fn background(
+        self: Arc<Self>,
+        shell: Shell,
+        shutdown: CancellationToken,
+    ) -> Option<BoxFuture<'static, ()>> {
         Some(self.collector.clone().monitor(shell, shutdown).boxed())
     }
 }

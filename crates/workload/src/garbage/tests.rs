@@ -138,7 +138,7 @@ fn survivors(owners: &[BTreeSet<usize>], deletes: &[(usize, &'static str)]) -> B
             if lost.is_empty() {
                 break;
             }
-            lost.iter().for_each(|number| drop(left.remove(number)));
+            left.retain(|number| !lost.contains(number));
         }
         // Those that others still hold forget the owners that are gone.
         owners.iter_mut().for_each(|set| set.retain(|owner| left.contains(owner)));
@@ -151,7 +151,9 @@ fn forest() -> impl Strategy<Value = Vec<BTreeSet<usize>>> {
     prop::collection::vec(prop::collection::vec(any::<prop::sample::Index>(), 0..3), 1..12).prop_map(|raw| {
         raw.iter()
             .enumerate()
-            .map(|(number, picks)| picks.iter().filter(|_| number > 0).map(|pick| pick.index(number.max(1))).collect())
+            .map(|(number, picks)| {
+                picks.iter().filter(|_| number > 0).map(|pick| pick.index(number.max(1))).collect()
+            })
             .collect()
     })
 }

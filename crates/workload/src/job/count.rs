@@ -82,7 +82,8 @@ impl Tally {
                     // A pod deleted while it ran counts as failed, unless its true end is worth waiting for.
                     tally.terminating += 1;
                     let waits = snapshot.spec().pod_replacement_policy.as_deref() == Some("Failed");
-                    if uncounted && (!waits || super::finish::is_decided(&status) || pod::node(pod).is_none()) {
+                    if uncounted && (!waits || super::finish::is_decided(&status) || pod::node(pod).is_none())
+                    {
                         tally.new_failed.push(pod.clone());
                     }
                 }
@@ -107,7 +108,8 @@ impl Tally {
         if snapshot.is_indexed() {
             tally.succeeded = tally.done.len() as i32;
         }
-        tally.failed += tally.new_failed.iter().filter(|pod| rule(snapshot, pod) != Rule::Ignore).count() as i32;
+        tally.failed +=
+            tally.new_failed.iter().filter(|pod| rule(snapshot, pod) != Rule::Ignore).count() as i32;
         tally
     }
 }
@@ -139,7 +141,15 @@ pub fn rule(snapshot: &Snapshot, pod: &Pod) -> Rule {
                     let status = wanted.status.as_deref().unwrap_or("True");
                     pod::condition(pod, &wanted.type_).is_some_and(|condition| condition.status == status)
                 })
-                .map(|wanted| format!("Pod {}/{} has condition {} matching {} rule at index {number}", meta::namespace(&pod.metadata), meta::name(&pod.metadata), wanted.type_, rule.action))
+                .map(|wanted| {
+                    format!(
+                        "Pod {}/{} has condition {} matching {} rule at index {number}",
+                        meta::namespace(&pod.metadata),
+                        meta::name(&pod.metadata),
+                        wanted.type_,
+                        rule.action
+                    )
+                })
                 .next()
         };
         if let Some(reason) = reason {
@@ -159,9 +169,13 @@ pub fn track(snapshot: &Snapshot, tally: &Tally, status: &mut JobStatus, actions
     let by_uid: BTreeMap<&str, &Arc<Pod>> =
         snapshot.pods.iter().map(|pod| (meta::uid(&pod.metadata), pod)).collect();
     let mut notes = status.uncounted_terminated_pods.clone().unwrap_or_default();
-    let held = |uid: &String| by_uid.get(uid.as_str()).is_some_and(|pod| meta::has_finalizer(&pod.metadata, TRACKING));
+    let held = |uid: &String| {
+        by_uid.get(uid.as_str()).is_some_and(|pod| meta::has_finalizer(&pod.metadata, TRACKING))
+    };
     // Noted and released: now they count.
-    for (noted, counter) in [(&mut notes.succeeded, &mut status.succeeded), (&mut notes.failed, &mut status.failed)] {
+    for (noted, counter) in
+        [(&mut notes.succeeded, &mut status.succeeded), (&mut notes.failed, &mut status.failed)]
+    {
         let uids = noted.take().unwrap_or_default();
         let (waiting, free): (Vec<_>, Vec<_>) = uids.into_iter().partition(&held);
         if !free.is_empty() {

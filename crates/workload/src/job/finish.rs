@@ -1,6 +1,10 @@
 //! When a job is over, and what its conditions say.
 
-use super::{Indexes, Snapshot, count::{Rule, Tally, rule}, start::told};
+use super::{
+    Indexes, Snapshot,
+    count::{Rule, Tally, rule},
+    start::told,
+};
 use crate::{
     meta::{self, now_time, tell},
     pod,
@@ -36,11 +40,12 @@ pub fn judge(snapshot: &Snapshot, tally: &Tally, status: &JobStatus) -> Option<E
     }
     let per_index = spec.backoff_limit_per_index.is_some();
     let limit = spec.backoff_limit.unwrap_or(if per_index { i32::MAX } else { 6 });
-    let restarts: i32 = if spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure") {
-        tally.active.iter().map(|pod| pod::restarts(pod)).sum()
-    } else {
-        0
-    };
+    let restarts: i32 =
+        if spec.template.spec.as_ref().and_then(|s| s.restart_policy.as_deref()) == Some("OnFailure") {
+            tally.active.iter().map(|pod| pod::restarts(pod)).sum()
+        } else {
+            0
+        };
     let restarted_out = restarts > 0 && (if limit == 0 { restarts > 0 } else { restarts >= limit });
     if tally.failed > limit || restarted_out {
         return fail("BackoffLimitExceeded", "Job has reached the specified backoff limit");
@@ -49,8 +54,14 @@ pub fn judge(snapshot: &Snapshot, tally: &Tally, status: &JobStatus) -> Option<E
         return fail("DeadlineExceeded", "Job was active longer than specified deadline");
     }
     if per_index {
-        if spec.max_failed_indexes.is_some_and(|most| tally.given_up.len() > usize::try_from(most).unwrap_or(0)) {
-            return fail("MaxFailedIndexesExceeded", "Job has exceeded the specified maximal number of failed indexes");
+        if spec
+            .max_failed_indexes
+            .is_some_and(|most| tally.given_up.len() > usize::try_from(most).unwrap_or(0))
+        {
+            return fail(
+                "MaxFailedIndexesExceeded",
+                "Job has exceeded the specified maximal number of failed indexes",
+            );
         }
         let all = usize::try_from(spec.completions.unwrap_or(0)).unwrap_or(0);
         if !tally.given_up.is_empty() && tally.done.len() + tally.given_up.len() >= all {
@@ -144,7 +155,13 @@ pub fn conclude(
     match ending {
         Ending::Success { .. } => {
             status.completion_time = Some(now_time(now));
-            actions.push(tell::<Job>(about, super::COMPONENT, Severity::Normal, "Completed", "Job completed"));
+            actions.push(tell::<Job>(
+                about,
+                super::COMPONENT,
+                Severity::Normal,
+                "Completed",
+                "Job completed",
+            ));
         }
         Ending::Failure { reason, message } => {
             actions.push(tell::<Job>(about, super::COMPONENT, Severity::Warning, reason, message));
@@ -152,7 +169,12 @@ pub fn conclude(
     }
 }
 
-pub fn note_suspension(status: &mut JobStatus, suspended: bool, snapshot: &Snapshot, actions: &mut Vec<Action>) {
+pub fn note_suspension(
+    status: &mut JobStatus,
+    suspended: bool,
+    snapshot: &Snapshot,
+    actions: &mut Vec<Action>,
+) {
     let was = status.conditions.iter().flatten().any(|c| c.type_ == "Suspended" && c.status == "True");
     if suspended && !was {
         set(status, "Suspended", "True", "JobSuspended", "Job suspended", snapshot.now);

@@ -140,7 +140,13 @@ fn stop(snapshot: &Snapshot, pods: &[Arc<Pod>], counted: bool) -> Vec<Action> {
     actions.extend(pods.iter().map(|pod| meta::delete::<Pod>(&pod.metadata)));
     for pod in pods {
         let message = format!("Deleted pod: {}", meta::name(&pod.metadata));
-        actions.push(tell::<Job>(&snapshot.job.metadata, COMPONENT, Severity::Normal, "SuccessfulDelete", message));
+        actions.push(tell::<Job>(
+            &snapshot.job.metadata,
+            COMPONENT,
+            Severity::Normal,
+            "SuccessfulDelete",
+            message,
+        ));
     }
     actions
 }
@@ -193,7 +199,9 @@ impl Controller for Jobs {
 
     fn plan(&self, key: &Key, world: &World, now: Timestamp) -> Vec<Action> {
         let Some(job) = world.jobs.get(key) else { return Vec::new() };
-        let Some(selector) = job.spec.as_ref().and_then(|spec| spec.selector.clone()) else { return Vec::new() };
+        let Some(selector) = job.spec.as_ref().and_then(|spec| spec.selector.clone()) else {
+            return Vec::new();
+        };
         let owned = world.pods.owned_by(meta::uid(&job.metadata));
         let orphans = world.pods.without_controller(&key.namespace);
         let claim = claim::<Job, Pod>(&job.metadata, &selector, owned, orphans);

@@ -27,7 +27,9 @@ pub fn plan(snapshot: &Snapshot, tally: &Tally, again: &mut Option<Duration>) ->
     let wanted = match spec.completions {
         None if tally.succeeded > 0 => i32::try_from(tally.active.len()).unwrap_or(0).min(parallelism),
         None => parallelism,
-        Some(completions) => parallelism.min((completions - tally.succeeded - tally.given_up.len() as i32).max(0)),
+        Some(completions) => {
+            parallelism.min((completions - tally.succeeded - tally.given_up.len() as i32).max(0))
+        }
     };
     let wanted = usize::try_from(wanted).unwrap_or(0);
     let mut actions = surplus(snapshot, tally, wanted);
@@ -86,7 +88,9 @@ fn free_indexes(snapshot: &Snapshot, tally: &Tally) -> Vec<i32> {
         .pods
         .iter()
         .filter(|pod| !pod::is_finished(pod))
-        .filter(|pod| !pod::is_deleting(pod) || snapshot.spec().pod_replacement_policy.as_deref() == Some("Failed"))
+        .filter(|pod| {
+            !pod::is_deleting(pod) || snapshot.spec().pod_replacement_policy.as_deref() == Some("Failed")
+        })
         .filter_map(|pod| index_of(pod))
         .collect();
     let all = 0..snapshot.spec().completions.unwrap_or(0);
@@ -96,8 +100,12 @@ fn free_indexes(snapshot: &Snapshot, tally: &Tally) -> Vec<i32> {
 /// After failures no pod starts before this.
 fn not_before(snapshot: &Snapshot) -> Option<Timestamp> {
     let ended = |pod: &&Arc<Pod>| pod::is_finished(pod);
-    let last_success =
-        snapshot.pods.iter().filter(|pod| pod::phase(pod) == "Succeeded").map(|pod| ended_at(pod, snapshot.now)).max();
+    let last_success = snapshot
+        .pods
+        .iter()
+        .filter(|pod| pod::phase(pod) == "Succeeded")
+        .map(|pod| ended_at(pod, snapshot.now))
+        .max();
     let failures: Vec<Timestamp> = snapshot
         .pods
         .iter()
@@ -115,8 +123,12 @@ fn not_before(snapshot: &Snapshot) -> Option<Timestamp> {
 fn ended_at(pod: &Pod, now: Timestamp) -> Timestamp {
     let status = pod.status.as_ref();
     let containers = status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-    let finished = containers.filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref()).map(|t| t.0).max();
-    let unready = pod::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0);
+    let finished = containers
+        .filter_map(|c| c.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref())
+        .map(|t| t.0)
+        .max();
+    let unready =
+        pod::condition(pod, "Ready").and_then(|c| c.last_transition_time.as_ref()).map(|time| time.0);
     finished.or(unready).unwrap_or(now).min(now)
 }
 
@@ -125,7 +137,8 @@ fn start(snapshot: &Snapshot, index: Option<i32>, failures: i32) -> Action {
     let name = meta::name(&job.metadata);
     let owner = controller_reference::<Job>(&job.metadata);
     let prefix = index.map_or_else(|| pod::name_prefix(name), |index| format!("{name}-{index}-"));
-    let mut pod = pod::from_template(&snapshot.spec().template, meta::namespace(&job.metadata), owner, prefix);
+    let mut pod =
+        pod::from_template(&snapshot.spec().template, meta::namespace(&job.metadata), owner, prefix);
     pod.metadata.finalizers.get_or_insert_default().push(TRACKING.into());
     if let Some(index) = index {
         let annotations = pod.metadata.annotations.get_or_insert_default();

@@ -29,13 +29,25 @@ pub fn plan(snapshot: &Snapshot, actions: &mut Vec<Action>) {
             Some(at) if at <= snapshot.now => {
                 let text = "Taint manager: deleting due to NoExecute taint";
                 let reason = "DeletionByTaintManager";
-                if let Some(conditions) = pod::with_condition(pod, "DisruptionTarget", "True", reason, text, snapshot.now) {
+                if let Some(conditions) =
+                    pod::with_condition(pod, "DisruptionTarget", "True", reason, text, snapshot.now)
+                {
                     let body = json!({"status": {"conditions": conditions}});
                     marks.push(meta::patch::<Pod>(&pod.metadata, "status", &body));
                 }
                 deletes.push(meta::delete::<Pod>(&pod.metadata));
-                let message = format!("Marking for deletion Pod {}/{}", meta::namespace(&pod.metadata), meta::name(&pod.metadata));
-                told.push(tell::<Pod>(&pod.metadata, COMPONENT, Severity::Normal, "TaintManagerEviction", message));
+                let message = format!(
+                    "Marking for deletion Pod {}/{}",
+                    meta::namespace(&pod.metadata),
+                    meta::name(&pod.metadata)
+                );
+                told.push(tell::<Pod>(
+                    &pod.metadata,
+                    COMPONENT,
+                    Severity::Normal,
+                    "TaintManagerEviction",
+                    message,
+                ));
             }
             Some(at) => actions.push(Action::After(meta::until(at, snapshot.now))),
             None => {}
@@ -50,7 +62,8 @@ pub fn plan(snapshot: &Snapshot, actions: &mut Vec<Action>) {
 pub fn eviction_time(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
     for taint in taints {
-        let matching: Vec<&Toleration> = tolerations.iter().filter(|toleration| tolerates(toleration, taint)).collect();
+        let matching: Vec<&Toleration> =
+            tolerations.iter().filter(|toleration| tolerates(toleration, taint)).collect();
         if matching.is_empty() {
             return Some(Timestamp::MIN);
         }
@@ -74,6 +87,10 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     }
     match toleration.operator.as_deref() {
         Some("Exists") => true,
-        _ => set(&toleration.key).is_some() && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default(),
+        _ => {
+            set(&toleration.key).is_some()
+                && toleration.value.as_deref().unwrap_or_default()
+                    == taint.value.as_deref().unwrap_or_default()
+        }
     }
 }

@@ -169,10 +169,14 @@ impl Controller for NodeLifecycle {
         });
         let nodes = world.nodes.clone();
         world.pods.on_change(move |old, new| {
-            let Some(pod) = new.filter(|pod| old.is_none_or(|old| pod::node(old) != pod::node(pod))) else { return };
+            let Some(pod) = new.filter(|pod| old.is_none_or(|old| pod::node(old) != pod::node(pod))) else {
+                return;
+            };
             let Some(node) = pod::node(pod) else { return };
             let key = Key::new("", node);
-            let tainted = |node: &Node| node.spec.as_ref().is_some_and(|s| s.taints.iter().flatten().any(|t| t.effect == "NoExecute"));
+            let tainted = |node: &Node| {
+                node.spec.as_ref().is_some_and(|s| s.taints.iter().flatten().any(|t| t.effect == "NoExecute"))
+            };
             if nodes.get(&key).is_some_and(|node| tainted(&node)) {
                 pods.add(key);
             }
@@ -183,7 +187,10 @@ impl Controller for NodeLifecycle {
         let Some(node) = world.nodes.get(key) else { return Vec::new() };
         let heard = *self.heard.lock().entry(key.name.clone()).or_insert(now);
         let troubled = ready_status(&node) != "True"
-            || node.spec.as_ref().is_some_and(|spec| spec.taints.iter().flatten().any(|t| t.effect == "NoExecute"));
+            || node
+                .spec
+                .as_ref()
+                .is_some_and(|spec| spec.taints.iter().flatten().any(|t| t.effect == "NoExecute"));
         let pods = if troubled {
             world.pods.list().into_iter().filter(|pod| pod::node(pod) == Some(&key.name)).collect()
         } else {

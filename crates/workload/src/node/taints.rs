@@ -66,8 +66,10 @@ pub fn change(snapshot: &Snapshot) -> Option<Value> {
     let node = &snapshot.node;
     let have = node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default();
     let wanted = wanted_taints(node, snapshot.any_ready);
-    let is_wanted = |taint: &Taint| wanted.iter().any(|(key, effect)| *key == taint.key && *effect == taint.effect);
-    let mut taints: Vec<Taint> = have.iter().filter(|taint| !is_ours(taint) || is_wanted(taint)).cloned().collect();
+    let is_wanted =
+        |taint: &Taint| wanted.iter().any(|(key, effect)| *key == taint.key && *effect == taint.effect);
+    let mut taints: Vec<Taint> =
+        have.iter().filter(|taint| !is_ours(taint) || is_wanted(taint)).cloned().collect();
     for (key, effect) in &wanted {
         if !taints.iter().any(|taint| taint.key == *key && taint.effect == *effect) {
             taints.push(new(key, effect, snapshot.now));

@@ -139,7 +139,8 @@ impl Shell {
     async fn run(&self, action: Action) -> Result<(), ActError> {
         match action {
             Action::Create { resource, namespace, body, announce } => {
-                match self.send("POST", &resource.path(&namespace, "", ""), "application/json", body.0).await {
+                match self.send("POST", &resource.path(&namespace, "", ""), "application/json", body.0).await
+                {
                     Ok(answer) => {
                         let created = self.world.offer(&resource, &answer);
                         if let (Some(announce), Some(name)) = (announce, created) {
@@ -186,7 +187,12 @@ impl Shell {
                 match self.send("DELETE", &path, "application/json", Json::of(&options).0).await {
                     Ok(answer) => {
                         self.world.offer(&resource, &answer);
-                        self.world.mark_deleting(&resource, &Key::new(namespace, name), uid.as_deref(), self.now());
+                        self.world.mark_deleting(
+                            &resource,
+                            &Key::new(namespace, name),
+                            uid.as_deref(),
+                            self.now(),
+                        );
                     }
                     Err(error) if error.is_not_found() => {}
                     Err(error) => return Err(error),
@@ -222,11 +228,17 @@ impl Shell {
 
     /// Lists a collection as metadata only.
     pub async fn list_metadata(&self, path: &str) -> Result<String, ActError> {
-        const ACCEPT: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+        const ACCEPT: &str =
+            "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
         self.request("GET", path, ACCEPT, "application/json", Vec::new()).await
     }
 
-    pub async fn patch(&self, path: &str, kind: PatchKind, body: &serde_json::Value) -> Result<String, ActError> {
+    pub async fn patch(
+        &self,
+        path: &str,
+        kind: PatchKind,
+        body: &serde_json::Value,
+    ) -> Result<String, ActError> {
         self.send("PATCH", path, kind.content_type(), Json::of(body).0).await
     }
 
@@ -256,9 +268,10 @@ impl Shell {
             .header(http::header::ACCEPT, accept)
             .body(body)
             .map_err(|error| ActError::Refused(format!("{verb} {path}: not a valid request: {error}")))?;
-        self.client
-            .request_text(request)
-            .await
-            .map_err(|source| ActError::Request { verb, path: path.to_owned(), source: Box::new(source) })
+        self.client.request_text(request).await.map_err(|source| ActError::Request {
+            verb,
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
     }
 }

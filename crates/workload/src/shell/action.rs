@@ -10,7 +10,12 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// An object that exists already counts as created.
-    Create { resource: Resource, namespace: String, body: Json, announce: Option<Box<Announce>> },
+    Create {
+        resource: Resource,
+        namespace: String,
+        body: Json,
+        announce: Option<Box<Announce>>,
+    },
     Patch {
         resource: Resource,
         namespace: String,
@@ -20,7 +25,13 @@ pub enum Action {
         kind: PatchKind,
         body: Json,
     },
-    Replace { resource: Resource, namespace: String, name: String, subresource: &'static str, body: Json },
+    Replace {
+        resource: Resource,
+        namespace: String,
+        name: String,
+        subresource: &'static str,
+        body: Json,
+    },
     /// An object that is gone already counts as deleted.
     Delete {
         resource: Resource,
@@ -98,7 +109,10 @@ pub struct Announce {
 
 impl Action {
     pub fn is_status(&self) -> bool {
-        matches!(self, Self::Patch { subresource: "status", .. } | Self::Replace { subresource: "status", .. })
+        matches!(
+            self,
+            Self::Patch { subresource: "status", .. } | Self::Replace { subresource: "status", .. }
+        )
     }
 
     /// Whether `next` may run at the same time as `self`.

@@ -37,7 +37,11 @@ pub trait Controller: Send + Sync + 'static {
     }
 
     /// A task that runs beside the queue, for as long as the engine does.
-    fn background(self: Arc<Self>, _shell: Shell, _shutdown: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+    fn background(
+        self: Arc<Self>,
+        _shell: Shell,
+        _shutdown: CancellationToken,
+    ) -> Option<BoxFuture<'static, ()>> {
         None
     }
 }

@@ -111,7 +111,8 @@ fn seconds(at: Timestamp) -> String {
 }
 
 fn event(note: &Note, at: Timestamp) -> (String, String, Value) {
-    let namespace = note.about.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
+    let namespace =
+        note.about.namespace.clone().filter(|n| !n.is_empty()).unwrap_or_else(|| "default".into());
     let about = note.about.name.as_deref().unwrap_or_default();
     let name = format!("{about}.{:x}", at.as_nanosecond());
     let body = json!({

@@ -85,7 +85,8 @@ async fn watch<K: Object>(
     source: Source,
     from: String,
 ) -> kube::Result<Option<String>> {
-    let params = WatchParams { field_selector: source.field_selector.map(str::to_owned), ..Default::default() };
+    let params =
+        WatchParams { field_selector: source.field_selector.map(str::to_owned), ..Default::default() };
     let mut revision = from;
     let stream = api.watch(&params, &revision).await?;
     futures::pin_mut!(stream);

@@ -28,7 +28,11 @@ impl Resource {
     }
 
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_string()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// The URL path of the collection (`name` empty), one object, or one subresource of it.

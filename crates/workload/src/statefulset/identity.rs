@@ -59,7 +59,13 @@ pub fn create(
     }
     actions.push(meta::create(&pod));
     let message = format!("create Pod {name} in StatefulSet {set_name} successful");
-    actions.push(tell::<StatefulSet>(&set.metadata, COMPONENT, Severity::Normal, "SuccessfulCreate", message));
+    actions.push(tell::<StatefulSet>(
+        &set.metadata,
+        COMPONENT,
+        Severity::Normal,
+        "SuccessfulCreate",
+        message,
+    ));
 }
 
 pub fn claim_name(volume: &str, set: &str, ordinal: i32) -> String {
@@ -83,11 +89,17 @@ fn new_claim(snapshot: &Snapshot, template: &PersistentVolumeClaim, name: String
 fn retention(snapshot: &Snapshot) -> (bool, bool) {
     let policy = snapshot.spec().persistent_volume_claim_retention_policy.as_ref();
     let deletes = |value: Option<&String>| value.map(String::as_str) == Some("Delete");
-    (deletes(policy.and_then(|p| p.when_deleted.as_ref())), deletes(policy.and_then(|p| p.when_scaled.as_ref())))
+    (
+        deletes(policy.and_then(|p| p.when_deleted.as_ref())),
+        deletes(policy.and_then(|p| p.when_scaled.as_ref())),
+    )
 }
 
 fn owner(snapshot: &Snapshot) -> OwnerReference {
-    OwnerReference { block_owner_deletion: None, ..controller_reference::<StatefulSet>(&snapshot.set.metadata) }
+    OwnerReference {
+        block_owner_deletion: None,
+        ..controller_reference::<StatefulSet>(&snapshot.set.metadata)
+    }
 }
 
 /// Gives existing claims the owner that the retention policy asks for, or takes it away.
@@ -97,7 +109,8 @@ pub fn keep_claims(snapshot: &Snapshot) -> Vec<Action> {
     let mut actions = Vec::new();
     for number in snapshot.pods.keys() {
         for template in snapshot.spec().volume_claim_templates.iter().flatten() {
-            let name = claim_name(meta::name(&template.metadata), meta::name(&snapshot.set.metadata), *number);
+            let name =
+                claim_name(meta::name(&template.metadata), meta::name(&snapshot.set.metadata), *number);
             let Some(claim) = snapshot.claims.get(&name) else { continue };
             let owners = claim.metadata.owner_references.clone().unwrap_or_default();
             let has = owners.iter().any(|owner| owner.uid == set_uid);

@@ -42,7 +42,8 @@ pub(crate) struct Revisions {
 
 impl Snapshot {
     pub fn spec(&self) -> &StatefulSetSpec {
-        static NONE: std::sync::LazyLock<StatefulSetSpec> = std::sync::LazyLock::new(StatefulSetSpec::default);
+        static NONE: std::sync::LazyLock<StatefulSetSpec> =
+            std::sync::LazyLock::new(StatefulSetSpec::default);
         self.set.spec.as_ref().unwrap_or(&NONE)
     }
 
@@ -81,7 +82,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     if set.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
-    let located = history.locate::<StatefulSet>(&set.metadata, &spec.selector, &spec.template, old.collision_count);
+    let located =
+        history.locate::<StatefulSet>(&set.metadata, &spec.selector, &spec.template, old.collision_count);
     let update = match located {
         Current::Newest(update) => update,
         Current::Change(action) => return vec![action],
@@ -157,7 +159,12 @@ fn scale(snapshot: &Snapshot, revisions: &Revisions, actions: &mut Vec<Action>) 
 
 fn surplus(snapshot: &Snapshot) -> Vec<Arc<Pod>> {
     let wanted = snapshot.ordinals();
-    snapshot.pods.iter().filter(|(ordinal, _)| !wanted.contains(ordinal)).map(|(_, pod)| pod.clone()).collect()
+    snapshot
+        .pods
+        .iter()
+        .filter(|(ordinal, _)| !wanted.contains(ordinal))
+        .map(|(_, pod)| pod.clone())
+        .collect()
 }
 
 /// Replaces the highest pod that is not of the new revision, once all above it are well.
@@ -252,7 +259,8 @@ impl Controller for StatefulSets {
             .into_iter()
             .filter(|pod| ordinal(&key.name, meta::name(&pod.metadata)).is_some())
             .collect();
-        let claim = claim::<StatefulSet, Pod>(&set.metadata, &spec.selector, world.pods.owned_by(uid), orphans);
+        let claim =
+            claim::<StatefulSet, Pod>(&set.metadata, &spec.selector, world.pods.owned_by(uid), orphans);
         if !claim.actions.is_empty() {
             return claim.actions;
         }

@@ -10,8 +10,16 @@ pub fn sync(snapshot: &Snapshot, revisions: &Revisions) -> Vec<Action> {
     let old = set.status.clone().unwrap_or_default();
     let mut status = StatefulSetStatus {
         observed_generation: set.metadata.generation,
-        current_revision: set.metadata.name.as_ref().map(|_| meta::name(&revisions.current.metadata).to_owned()),
-        update_revision: set.metadata.name.as_ref().map(|_| meta::name(&revisions.update.metadata).to_owned()),
+        current_revision: set
+            .metadata
+            .name
+            .as_ref()
+            .map(|_| meta::name(&revisions.current.metadata).to_owned()),
+        update_revision: set
+            .metadata
+            .name
+            .as_ref()
+            .map(|_| meta::name(&revisions.update.metadata).to_owned()),
         collision_count: old.collision_count,
         conditions: old.conditions,
         ..StatefulSetStatus::default()
@@ -34,7 +42,8 @@ pub fn sync(snapshot: &Snapshot, revisions: &Revisions) -> Vec<Action> {
         }
     }
     let wanted = snapshot.spec().replicas.unwrap_or(1);
-    if snapshot.rolls() && updated == status.replicas && ready == status.replicas && status.replicas == wanted {
+    if snapshot.rolls() && updated == status.replicas && ready == status.replicas && status.replicas == wanted
+    {
         status.current_revision.clone_from(&status.update_revision);
         current = updated;
     }

@@ -27,7 +27,11 @@ fn snapshot(model: &Model) -> Snapshot {
         set: model.get::<StatefulSet>("db").unwrap(),
         pods: pods.into_iter().map(|pod| (ordinal("db", meta::name(&pod.metadata)).unwrap(), pod)).collect(),
         revisions: model.list::<ControllerRevision>(),
-        claims: model.list::<PersistentVolumeClaim>().into_iter().map(|c| (meta::name(&c.metadata).to_owned(), c)).collect(),
+        claims: model
+            .list::<PersistentVolumeClaim>()
+            .into_iter()
+            .map(|c| (meta::name(&c.metadata).to_owned(), c))
+            .collect(),
         now: Timestamp::from_second(100_000).unwrap(),
     }
 }
@@ -134,7 +138,12 @@ fn claims_stay_unless_the_policy_says_otherwise() {
         assert_eq!(claims.len(), left);
         // With `Delete` a claim belongs to the pod that was taken away; garbage collection does the rest.
         let owned = claims.iter().filter(|claim| {
-            claim.metadata.owner_references.iter().flatten().any(|owner| pods.contains(&Some(owner.uid.clone())))
+            claim
+                .metadata
+                .owner_references
+                .iter()
+                .flatten()
+                .any(|owner| pods.contains(&Some(owner.uid.clone())))
         });
         assert_eq!(owned.count(), if policy == "Delete" { 2 } else { 0 });
     }

@@ -9,9 +9,9 @@ use crate::{
 use k8s_openapi::{
     api::{
         core::v1::{
-            HostPathVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, ObjectReference,
-            PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus, PersistentVolumeSpec,
-            VolumeNodeAffinity,
+            HostPathVolumeSource, Node, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+            ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimStatus,
+            PersistentVolumeSpec, VolumeNodeAffinity,
         },
         storage::v1::StorageClass,
     },
@@ -35,7 +35,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     if claim.metadata.deletion_timestamp.is_some() {
         return Vec::new();
     }
-    let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
+    let named =
+        claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()).filter(|name| !name.is_empty());
     if let Some(name) = named {
         let volume = snapshot.volumes.iter().find(|volume| volume.metadata.name.as_deref() == Some(name));
         return match volume {
@@ -44,8 +45,18 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
             None if is_bound(claim) => {
                 let text = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
                 vec![
-                    meta::patch::<PersistentVolumeClaim>(&claim.metadata, "status", &json!({"status": {"phase": "Lost"}})),
-                    tell::<PersistentVolumeClaim>(&claim.metadata, COMPONENT, Severity::Warning, "ClaimLost", text),
+                    meta::patch::<PersistentVolumeClaim>(
+                        &claim.metadata,
+                        "status",
+                        &json!({"status": {"phase": "Lost"}}),
+                    ),
+                    tell::<PersistentVolumeClaim>(
+                        &claim.metadata,
+                        COMPONENT,
+                        Severity::Warning,
+                        "ClaimLost",
+                        text,
+                    ),
                 ]
             }
             None => Vec::new(),
@@ -54,7 +65,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     if let Some(volume) = snapshot.volumes.iter().find(|volume| is_claimed_by(volume, claim)) {
         return bind(claim, volume);
     }
-    let waits = snapshot.class.as_ref().and_then(|class| class.volume_binding_mode.as_deref()) == Some("WaitForFirstConsumer");
+    let waits = snapshot.class.as_ref().and_then(|class| class.volume_binding_mode.as_deref())
+        == Some("WaitForFirstConsumer");
     if waits && meta::annotation(&claim.metadata, SELECTED_NODE).is_none() {
         return Vec::new();
     }
@@ -65,7 +77,8 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
 }
 
 fn is_free(volume: &PersistentVolume) -> bool {
-    volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none()) && volume.metadata.deletion_timestamp.is_none()
+    volume.spec.as_ref().is_some_and(|spec| spec.claim_ref.is_none())
+        && volume.metadata.deletion_timestamp.is_none()
 }
 
 /// Reserved for this claim, by us or by whoever made the volume.
@@ -84,10 +97,12 @@ fn best(snapshot: &Snapshot) -> Option<&Arc<PersistentVolume>> {
         let Some(spec) = &volume.spec else { return false };
         let modes = spec.access_modes.clone().unwrap_or_default();
         let class = |name: &Option<String>| name.clone().unwrap_or_default();
-        let selected = claim.selector.as_ref().is_none_or(|s| meta::selects(s, volume.metadata.labels.as_ref()));
+        let selected =
+            claim.selector.as_ref().is_none_or(|s| meta::selects(s, volume.metadata.labels.as_ref()));
         is_free(volume)
             && class(&spec.storage_class_name) == class(&claim.storage_class_name)
-            && spec.volume_mode.as_deref().unwrap_or("Filesystem") == claim.volume_mode.as_deref().unwrap_or("Filesystem")
+            && spec.volume_mode.as_deref().unwrap_or("Filesystem")
+                == claim.volume_mode.as_deref().unwrap_or("Filesystem")
             && claim.access_modes.iter().flatten().all(|mode| modes.contains(mode))
             && capacity(volume) >= asked
             && selected
@@ -144,7 +159,8 @@ fn bind(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> Vec<Action>
         });
         actions.push(meta::patch::<PersistentVolume>(&volume.metadata, "", &body));
     }
-    let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) == volume.metadata.name.as_deref();
+    let named =
+        claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) == volume.metadata.name.as_deref();
     if !named || meta::annotation(&claim.metadata, super::BIND_COMPLETED).is_none() {
         let body = json!({
             "metadata": {"annotations": {super::BIND_COMPLETED: "yes", BOUND_BY_US: "yes"}},
@@ -172,7 +188,11 @@ fn provision(snapshot: &Snapshot) -> Vec<Action> {
         return Vec::new();
     }
     let Some(spec) = &claim.spec else { return Vec::new() };
-    let asked = spec.resources.as_ref().and_then(|r| r.requests.as_ref()?.get("storage").cloned()).unwrap_or_default();
+    let asked = spec
+        .resources
+        .as_ref()
+        .and_then(|r| r.requests.as_ref()?.get("storage").cloned())
+        .unwrap_or_default();
     let name = format!("pvc-{}", meta::uid(&claim.metadata));
     let mut reference: ObjectReference = meta::reference::<PersistentVolumeClaim>(&claim.metadata);
     reference.resource_version = None;
@@ -184,7 +204,11 @@ fn provision(snapshot: &Snapshot) -> Vec<Action> {
     };
     let annotations = BTreeMap::from([(PROVISIONED_BY.to_owned(), PROVISIONER.to_owned())]);
     let volume = PersistentVolume {
-        metadata: ObjectMeta { name: Some(name.clone()), annotations: Some(annotations), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.clone()),
+            annotations: Some(annotations),
+            ..ObjectMeta::default()
+        },
         spec: Some(PersistentVolumeSpec {
             capacity: Some(BTreeMap::from([("storage".to_owned(), asked)])),
             access_modes: spec.access_modes.clone(),
@@ -199,7 +223,10 @@ fn provision(snapshot: &Snapshot) -> Vec<Action> {
             }),
             node_affinity: Some(VolumeNodeAffinity {
                 required: Some(NodeSelector {
-                    node_selector_terms: vec![NodeSelectorTerm { match_expressions: Some(vec![on_node]), match_fields: None }],
+                    node_selector_terms: vec![NodeSelectorTerm {
+                        match_expressions: Some(vec![on_node]),
+                        match_fields: None,
+                    }],
                 }),
             }),
             ..PersistentVolumeSpec::default()
@@ -207,6 +234,12 @@ fn provision(snapshot: &Snapshot) -> Vec<Action> {
         status: None,
     };
     let message = format!("Successfully provisioned volume {name}");
-    let told = tell::<PersistentVolumeClaim>(&claim.metadata, PROVISIONER, Severity::Normal, "ProvisioningSucceeded", message);
+    let told = tell::<PersistentVolumeClaim>(
+        &claim.metadata,
+        PROVISIONER,
+        Severity::Normal,
+        "ProvisioningSucceeded",
+        message,
+    );
     vec![meta::create(&volume), told]
 }

@@ -106,7 +106,8 @@ impl Controller for Volumes {
         world.pods.on_change(move |old, new| {
             let Some(pod) = new.or(old) else { return };
             let ended = new.is_none_or(|pod| pod::is_finished(pod));
-            let ephemeral = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.ephemeral.is_some());
+            let ephemeral =
+                pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(|v| v.ephemeral.is_some());
             if ended || (old.is_none() && ephemeral) {
                 for claim in claim_names(pod) {
                     pods.add(Key::new(meta::namespace(&pod.metadata), claim));
@@ -120,15 +121,21 @@ impl Controller for Volumes {
             let Some(volume) = world.volumes.get(key) else { return Vec::new() };
             let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
             let claim = reference.and_then(|r| {
-                world.volume_claims.get(&Key::new(r.namespace.unwrap_or_default(), r.name.unwrap_or_default()))
+                world
+                    .volume_claims
+                    .get(&Key::new(r.namespace.unwrap_or_default(), r.name.unwrap_or_default()))
             });
             return plan_volume(&volume, claim.as_deref());
         }
         let Some(claim) = world.volume_claims.get(key) else {
-            return reclaim::ephemeral_claim(key, &world.pods.in_namespace(&key.namespace)).into_iter().collect();
+            return reclaim::ephemeral_claim(key, &world.pods.in_namespace(&key.namespace))
+                .into_iter()
+                .collect();
         };
         if claim.metadata.deletion_timestamp.is_some() {
-            return reclaim::release_claim(&claim, &world.pods.in_namespace(&key.namespace)).into_iter().collect();
+            return reclaim::release_claim(&claim, &world.pods.in_namespace(&key.namespace))
+                .into_iter()
+                .collect();
         }
         let chosen = meta::annotation(&claim.metadata, crate::scheduler::SELECTED_NODE);
         let node = chosen.and_then(|name| world.nodes.get(&Key::new("", name)));
@@ -136,7 +143,11 @@ impl Controller for Volumes {
         plan(&Snapshot { claim, class, volumes: world.volumes.list(), node, volume_dir: self.dir.clone() })
     }
 
-    fn background(self: Arc<Self>, shell: Shell, _shutdown: CancellationToken) -> Option<BoxFuture<'static, ()>> {
+    fn background(
+        self: Arc<Self>,
+        shell: Shell,
+        _shutdown: CancellationToken,
+    ) -> Option<BoxFuture<'static, ()>> {
         Some(offer_default_class(shell).boxed())
     }
 }

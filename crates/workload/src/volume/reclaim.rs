@@ -19,7 +19,9 @@ const VOLUME_PROTECTION: &str = "kubernetes.io/pv-protection";
 /// Whether a pod that has not ended uses the claim.
 pub fn claim_in_use(claim: &PersistentVolumeClaim, pods: &[Arc<Pod>]) -> bool {
     let name = meta::name(&claim.metadata);
-    pods.iter().any(|pod| !pod::is_finished(pod) && pod::node(pod).is_some() && claim_names(pod).iter().any(|n| n == name))
+    pods.iter().any(|pod| {
+        !pod::is_finished(pod) && pod::node(pod).is_some() && claim_names(pod).iter().any(|n| n == name)
+    })
 }
 
 /// Lets a deleted claim go once nothing uses it.
@@ -57,7 +59,11 @@ pub fn plan_volume(volume: &PersistentVolume, claim: Option<&PersistentVolumeCla
     }
     let mut actions = Vec::new();
     if volume.status.as_ref().and_then(|status| status.phase.as_deref()) != Some(phase) {
-        actions.push(meta::patch::<PersistentVolume>(&volume.metadata, "status", &json!({"status": {"phase": phase}})));
+        actions.push(meta::patch::<PersistentVolume>(
+            &volume.metadata,
+            "status",
+            &json!({"status": {"phase": phase}}),
+        ));
     }
     let policy = volume.spec.as_ref().and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref());
     let ours = meta::annotation(&volume.metadata, super::PROVISIONED_BY) == Some(super::PROVISIONER);

@@ -41,7 +41,11 @@ impl Drop for Guarded {
 fn guarded(program: &Path, args: &[String], log: &Path) -> Result<Guarded> {
     let log = fs::File::create(log)?;
     let child = Command::new("sh")
-        .args(["-c", "\"$@\" </dev/null & pid=$!; cat >/dev/null; kill -9 $pid; wait $pid 2>/dev/null", "guard"])
+        .args([
+            "-c",
+            "\"$@\" </dev/null & pid=$!; cat >/dev/null; kill -9 $pid; wait $pid 2>/dev/null",
+            "guard",
+        ])
         .arg(program)
         .args(args)
         .stdin(Stdio::piped())
@@ -86,9 +90,13 @@ impl ControlPlane {
     pub fn start() -> Result<Option<Self>> {
         let (Some(etcd), Some(apiserver)) = (binary("etcd"), binary("kube-apiserver")) else {
             if env::var_os("CI").is_some() {
-                bail!("etcd and kube-apiserver are needed: set KUBEBUILDER_ASSETS, or run `cargo xtask fixtures`");
+                bail!(
+                    "etcd and kube-apiserver are needed: set KUBEBUILDER_ASSETS, or run `cargo xtask fixtures`"
+                );
             }
-            eprintln!("SKIPPED: no etcd or kube-apiserver; set KUBEBUILDER_ASSETS, or run `cargo xtask fixtures`");
+            eprintln!(
+                "SKIPPED: no etcd or kube-apiserver; set KUBEBUILDER_ASSETS, or run `cargo xtask fixtures`"
+            );
             return Ok(None);
         };
         let dir = tempfile::tempdir()?;
@@ -149,9 +157,13 @@ impl ControlPlane {
             match client.request_text(request).await {
                 Ok(_) => return Ok(()),
                 Err(error) if Instant::now() > deadline => {
-                    let log = fs::read_to_string(self.dir.path().join("kube-apiserver.log")).unwrap_or_default();
+                    let log =
+                        fs::read_to_string(self.dir.path().join("kube-apiserver.log")).unwrap_or_default();
                     let tail: Vec<_> = log.lines().rev().take(15).collect();
-                    bail!("kube-apiserver is not ready: {error}\n{}", tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
+                    bail!(
+                        "kube-apiserver is not ready: {error}\n{}",
+                        tail.into_iter().rev().collect::<Vec<_>>().join("\n")
+                    );
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
@@ -190,7 +202,11 @@ pub async fn client(port: u16) -> Result<Client> {
         }],
         contexts: vec![NamedContext {
             name: "a".into(),
-            context: Some(kube::config::Context { cluster: "a".into(), user: Some("a".into()), ..Default::default() }),
+            context: Some(kube::config::Context {
+                cluster: "a".into(),
+                user: Some("a".into()),
+                ..Default::default()
+            }),
             ..Default::default()
         }],
         ..Kubeconfig::default()

@@ -39,17 +39,24 @@ async fn a_job_counts_its_pods_exactly() -> Result<()> {
     let pods: Api<Pod> = Api::namespaced(site.client.clone(), &ns);
     let create = async |job: Job| jobs.create(&PostParams::default(), &job).await;
     create(job("many", "Succeeded", json!({"completions": 5, "parallelism": 2}))).await?;
-    create(job("indexed", "Succeeded", json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed"}))).await?;
+    create(job(
+        "indexed",
+        "Succeeded",
+        json!({"completions": 4, "parallelism": 4, "completionMode": "Indexed"}),
+    ))
+    .await?;
     create(job("bad", "Failed", json!({"backoffLimit": 0}))).await?;
     create(job("slow", "", json!({"activeDeadlineSeconds": 1}))).await?;
     create(job("brief", "Succeeded", json!({"ttlSecondsAfterFinished": 1}))).await?;
     create(job("later", "Succeeded", json!({"suspend": true}))).await?;
 
-    eventually("five completions", async || Ok(condition(&jobs.get("many").await?, "Complete").is_some())).await?;
+    eventually("five completions", async || Ok(condition(&jobs.get("many").await?, "Complete").is_some()))
+        .await?;
     let status = jobs.get("many").await?.status.unwrap();
     assert_eq!((status.succeeded, status.failed, status.active), (Some(5), None, None));
     assert_eq!(pods.list(&ListParams::default().labels("job-name=many")).await?.items.len(), 5);
-    eventually("all indexes", async || Ok(condition(&jobs.get("indexed").await?, "Complete").is_some())).await?;
+    eventually("all indexes", async || Ok(condition(&jobs.get("indexed").await?, "Complete").is_some()))
+        .await?;
     assert_eq!(jobs.get("indexed").await?.status.unwrap().completed_indexes.as_deref(), Some("0-3"));
     eventually("no pod is held back", async || {
         let all = pods.list(&ListParams::default().labels("job-name in (many,indexed)")).await?;
@@ -70,7 +77,10 @@ async fn a_job_counts_its_pods_exactly() -> Result<()> {
     })
     .await?;
     eventually("the brief one is cleaned up", async || Ok(jobs.get_opt("brief").await?.is_none())).await?;
-    eventually("the later one is suspended", async || Ok(condition(&jobs.get("later").await?, "Suspended").is_some())).await?;
+    eventually("the later one is suspended", async || {
+        Ok(condition(&jobs.get("later").await?, "Suspended").is_some())
+    })
+    .await?;
     assert!(pods.list(&ListParams::default().labels("job-name=later")).await?.items.is_empty());
     jobs.patch("later", &PatchParams::default(), &Patch::Merge(&json!({"spec": {"suspend": false}}))).await?;
     eventually("and resumed", async || Ok(condition(&jobs.get("later").await?, "Complete").is_some())).await

@@ -14,7 +14,10 @@ use k8s_openapi::{
 };
 use kube::{
     Api,
-    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+    api::{
+        ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams,
+        PostParams,
+    },
 };
 use serde_json::json;
 
@@ -28,7 +31,8 @@ async fn every_namespace_has_the_root_certificate_again_after_an_edit() -> Resul
         Ok(map.and_then(|map| map.data?.remove("ca.crt")).as_deref() == Some("the root"))
     };
     eventually("the certificate is there", right).await?;
-    maps.patch("kube-root-ca.crt", &PatchParams::default(), &Patch::Merge(&json!({"data": {"ca.crt": "x"}}))).await?;
+    maps.patch("kube-root-ca.crt", &PatchParams::default(), &Patch::Merge(&json!({"data": {"ca.crt": "x"}})))
+        .await?;
     eventually("it is back", right).await?;
     maps.delete("kube-root-ca.crt", &DeleteParams::default()).await?;
     eventually("it is back again", right).await
@@ -64,7 +68,8 @@ async fn a_service_has_slices_and_endpoints_of_its_ready_pods() -> Result<()> {
     let ready = async |count: usize| {
         let list = slices.list(&of).await?.items;
         let all: Vec<_> = list.iter().flat_map(|slice| slice.endpoints.iter().flatten()).collect();
-        let serving = all.iter().filter(|e| e.conditions.as_ref().and_then(|c| c.ready) == Some(true)).count();
+        let serving =
+            all.iter().filter(|e| e.conditions.as_ref().and_then(|c| c.ready) == Some(true)).count();
         let ports = list.iter().flat_map(|slice| slice.ports.iter().flatten()).filter_map(|port| port.port);
         let right_port = count == 0 || ports.into_iter().all(|port| port == 8080);
         let old = endpoints.get("web").await?.subsets.unwrap_or_default();
@@ -72,7 +77,9 @@ async fn a_service_has_slices_and_endpoints_of_its_ready_pods() -> Result<()> {
         anyhow::Ok(serving == count && all.len() == count && right_port && addresses == count)
     };
     eventually("three ready endpoints", async || ready(3).await).await?;
-    deployments.patch("web", &PatchParams::default(), &Patch::Merge(&json!({"spec": {"replicas": 1}}))).await?;
+    deployments
+        .patch("web", &PatchParams::default(), &Patch::Merge(&json!({"spec": {"replicas": 1}})))
+        .await?;
     eventually("one ready endpoint", async || ready(1).await).await
 }
 
@@ -91,12 +98,14 @@ async fn a_custom_resource_goes_with_its_owner() -> Result<()> {
     }))?;
     definitions.create(&PostParams::default(), &definition).await?;
     let maps: Api<ConfigMap> = Api::namespaced(site.client.clone(), &ns);
-    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("test.dev", "v1", "Parcel"), "parcels");
+    let resource =
+        ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk("test.dev", "v1", "Parcel"), "parcels");
     let parcels: Api<DynamicObject> = Api::namespaced_with(site.client.clone(), &ns, &resource);
     eventually("the kind is served", async || Ok(parcels.list(&ListParams::default()).await.is_ok())).await?;
     let map: ConfigMap = serde_json::from_value(json!({"metadata": {"name": "owner"}}))?;
     let owner = maps.create(&PostParams::default(), &map).await?;
-    let owned = json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid}]);
+    let owned =
+        json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner.metadata.uid}]);
     let mut parcel = DynamicObject::new("a", &resource);
     parcel.metadata.owner_references = Some(serde_json::from_value(owned)?);
     parcels.create(&PostParams::default(), &parcel).await?;
@@ -157,11 +166,14 @@ async fn pods_leave_a_node_that_is_not_ready() -> Result<()> {
         Ok(pods.get("p").await?.status.unwrap_or_default().phase.as_deref() == Some("Running"))
     })
     .await?;
-    let broken = json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Broken"}]}});
+    let broken =
+        json!({"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "Broken"}]}});
     nodes.patch_status("node-z", &PatchParams::default(), &Patch::Merge(&broken)).await?;
     eventually("the node is tainted", async || {
         let taints = nodes.get("node-z").await?.spec.unwrap_or_default().taints.unwrap_or_default();
-        Ok(taints.iter().any(|taint| taint.key == "node.kubernetes.io/not-ready" && taint.effect == "NoExecute"))
+        Ok(taints
+            .iter()
+            .any(|taint| taint.key == "node.kubernetes.io/not-ready" && taint.effect == "NoExecute"))
     })
     .await?;
     eventually("the pod leaves", async || Ok(pods.get_opt("p").await?.is_none())).await?;

@@ -37,14 +37,18 @@ async fn a_deployment_becomes_running_pods_and_a_new_template_replaces_them() ->
     deployments.create(&PostParams::default(), &deployment("web", 3, "a:1")).await?;
     let done = async || {
         let status = deployments.get("web").await?.status.unwrap_or_default();
-        Ok(status.available_replicas == Some(3) && status.updated_replicas == Some(3) && status.replicas == Some(3))
+        Ok(status.available_replicas == Some(3)
+            && status.updated_replicas == Some(3)
+            && status.replicas == Some(3))
     };
     eventually("3 pods available", done).await?;
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "a:2"}]}}}});
     deployments.patch("web", &PatchParams::default(), &Patch::Strategic(&patch)).await?;
     eventually("the new template runs", async || {
         let list = pods.list(&ListParams::default()).await?;
-        let new = list.iter().filter(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:2"));
+        let new = list
+            .iter()
+            .filter(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:2"));
         Ok(new.count() == 3 && list.items.len() == 3 && done().await?)
     })
     .await?;
@@ -59,7 +63,9 @@ async fn a_deployment_becomes_running_pods_and_a_new_template_replaces_them() ->
     site.kubectl(&ns, &["rollout", "undo", "deployment/web"])?;
     eventually("the old template is back", async || {
         let list = pods.list(&ListParams::default()).await?;
-        let old = list.iter().filter(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:1"));
+        let old = list
+            .iter()
+            .filter(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:1"));
         Ok(old.count() == 3 && list.items.len() == 3)
     })
     .await?;
@@ -113,7 +119,8 @@ async fn a_deleted_namespace_goes_with_all_its_content() -> Result<()> {
     eventually("2 pods", async || Ok(pods.list(&ListParams::default()).await?.items.len() == 2)).await?;
     let namespaces: Api<Namespace> = Api::all(site.client.clone());
     namespaces.delete(&ns, &DeleteParams::default()).await?;
-    let gone = eventually("the namespace is gone", async || Ok(namespaces.get_opt(&ns).await?.is_none())).await;
+    let gone =
+        eventually("the namespace is gone", async || Ok(namespaces.get_opt(&ns).await?.is_none())).await;
     if gone.is_err() {
         eprintln!("{}", site.kubectl(&ns, &["get", "namespace", &ns, "-o", "yaml"])?);
     }
@@ -139,5 +146,31 @@ async fn a_pod_that_fits_nowhere_says_why_with_numbers() -> Result<()> {
     .await?;
     let events = site.kubectl(&ns, &["get", "events"])?;
     assert!(events.contains("FailedScheduling"), "{events}");
+    Ok(())
+}
+
+/// How long a hundred Deployments take until all their pods have a node; run with `--ignored --nocapture`.
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn a_hundred_deployments_are_scheduled() -> Result<()> {
+    let Some(site) = Site::get().await? else { return Ok(()) };
+    let ns = site.namespace("hundred").await?;
+    let deployments: Api<Deployment> = Api::namespaced(site.client.clone(), &ns);
+    let pods: Api<Pod> = Api::namespaced(site.client.clone(), &ns);
+    let start = std::time::Instant::now();
+    let creates = (0..100).map(|number| {
+        let deployments = deployments.clone();
+        async move {
+            deployments.create(&PostParams::default(), &deployment(&format!("d{number}"), 1, "a:1")).await
+        }
+    });
+    futures::future::try_join_all(creates).await?;
+    let created = start.elapsed();
+    eventually("all are scheduled", async || {
+        let list = pods.list(&ListParams::default()).await?.items;
+        Ok(list.iter().filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some()).count() == 100)
+    })
+    .await?;
+    println!("created in {created:?}, scheduled in {:?}", start.elapsed());
     Ok(())
 }

@@ -50,7 +50,11 @@ async fn a_stateful_set_numbers_its_pods_gives_them_volumes_and_updates_from_the
         let list = pods.list(&ListParams::default()).await?.items;
         let status = sets.get("db").await?.status.unwrap_or_default();
         let updated = list.iter().filter(|pod| image(pod) == image_wanted).count();
-        anyhow::Ok(names(&list) == ["db-0", "db-1", "db-2"] && updated == 3 - from && status.ready_replicas == Some(3))
+        anyhow::Ok(
+            names(&list) == ["db-0", "db-1", "db-2"]
+                && updated == 3 - from
+                && status.ready_replicas == Some(3),
+        )
     };
     eventually("three numbered pods", async || ready("a:1", 0).await).await?;
     let bound = claims.list(&ListParams::default()).await?.items;
@@ -87,7 +91,8 @@ async fn a_stateful_set_numbers_its_pods_gives_them_volumes_and_updates_from_the
     assert_eq!(claims.list(&ListParams::default()).await?.items.len(), 3, "claims stay");
     claims.delete("data-db-2", &DeleteParams::default()).await?;
     eventually("an unused claim goes, and its volume with it", async || {
-        Ok(claims.get_opt("data-db-2").await?.is_none() && volumes.list(&ListParams::default()).await?.items.len() == 2)
+        Ok(claims.get_opt("data-db-2").await?.is_none()
+            && volumes.list(&ListParams::default()).await?.items.len() == 2)
     })
     .await
 }
