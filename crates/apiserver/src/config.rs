@@ -15,8 +15,11 @@ pub struct Config {
     /// More DNS names and addresses for the serving certificate.
     pub names: Vec<String>,
     pub addresses: Vec<IpAddr>,
-    /// Where clients inside the cluster reach this server: the endpoint of Service `default/kubernetes`.
+    /// Where clients inside the cluster reach this server: the endpoint of Service `default/kubernetes`. The listener's
+    /// own address when unset.
     pub advertise: Option<SocketAddr>,
+    /// Several servers share this store: each adds its address to the Service instead of taking it over.
+    pub replicated: bool,
     pub service_cidr: Cidr,
     pub node_ports: RangeInclusive<u16>,
     pub cluster_domain: String,
@@ -50,6 +53,7 @@ impl Config {
             names: Vec::new(),
             addresses: Vec::new(),
             advertise: None,
+            replicated: false,
             service_cidr: Cidr { base: Ipv4Addr::new(10, 96, 0, 0), bits: 16 },
             node_ports: 30000..=32767,
             cluster_domain: "cluster.local".into(),

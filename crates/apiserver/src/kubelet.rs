@@ -52,7 +52,8 @@ impl Kubelet {
             found["address"].as_str()
         };
         let name = write::name_of(node);
-        let Some(address) = of_kind("InternalIP").or_else(|| of_kind("ExternalIP")).or_else(|| of_kind("Hostname"))
+        let Some(address) =
+            of_kind("InternalIP").or_else(|| of_kind("ExternalIP")).or_else(|| of_kind("Hostname"))
         else {
             return Err(ConnectError::Unreachable(format!("node {name} has no address yet")));
         };
@@ -198,7 +199,10 @@ mod tests {
         };
         let path = kubelet_path(&request("exec", "container=c&command=ls&stdin=true&stdout=true&tty=false"));
         assert_eq!(path, "/exec/ns/p/c?command=ls&input=1&output=1");
-        assert_eq!(kubelet_path(&request("log", "container=c&follow=true")), "/containerLogs/ns/p/c?follow=true");
+        assert_eq!(
+            kubelet_path(&request("log", "container=c&follow=true")),
+            "/containerLogs/ns/p/c?follow=true"
+        );
         assert_eq!(kubelet_path(&request("portforward", "ports=80")), "/portForward/ns/p?ports=80");
     }
 }

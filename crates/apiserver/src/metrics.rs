@@ -56,8 +56,7 @@ impl Metrics {
     }
 
     pub fn answered(&self, verb: &'static str, group: &str, resource: &str, code: u16, seconds: f64) {
-        let labels =
-            RequestLabels { verb, group: group.to_owned(), resource: resource.to_owned(), code };
+        let labels = RequestLabels { verb, group: group.to_owned(), resource: resource.to_owned(), code };
         self.requests.get_or_create(&labels).inc();
         if verb != "watch" {
             self.durations.get_or_create(&VerbLabel { verb }).observe(seconds);

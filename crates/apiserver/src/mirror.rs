@@ -39,12 +39,7 @@ impl<T: Index> Mirror<T> {
         Ok(self.state.read())
     }
 
-    /// The index as of the last refresh.
-    pub fn at_hand(&self) -> parking_lot::RwLockReadGuard<'_, T> {
-        self.state.read()
-    }
-
-    pub async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
+    async fn refresh(&self, store: &dyn Store) -> Result<(), StoreError> {
         let mut sources = self.sources.lock().await;
         for (number, source) in sources.iter_mut().enumerate() {
             loop {
@@ -69,7 +64,9 @@ impl<T: Index> Mirror<T> {
                             }
                         }
                     }
-                    Some(Err(StoreError::Lagged { .. } | StoreError::Compacted { .. })) => source.watch = None,
+                    Some(Err(StoreError::Lagged { .. } | StoreError::Compacted { .. })) => {
+                        source.watch = None
+                    }
                     Some(Err(error)) => return Err(error),
                 }
             }

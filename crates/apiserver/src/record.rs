@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! 0       1          5         9              13       ..                              body
-//! | 1     | body u32 | shape u32 | metadata u32 | uid, labels, selectable fields ...     | tail
+//! | 1     | body u32 | shape u32 | metadata u32 | labels, selectable fields ...          | tail
 //! ```
 //! `body` is where the tail begins, `metadata` the length of the tail up to and including the closing brace
 //! of `metadata`. `shape` names the rules under which the object was normalized (schema, selectable fields);
@@ -27,7 +27,6 @@ pub struct Damaged;
 #[derive(Clone, Copy)]
 pub struct Record<'a> {
     pub shape: u32,
-    pub uid: &'a str,
     labels: &'a [u8],
     fields: &'a [u8],
     tail: &'a [u8],
@@ -42,7 +41,6 @@ pub fn encode(object: &Value, shape: u32, fields: &[String]) -> Bytes {
     let mut out = Vec::with_capacity(512);
     out.push(FORMAT);
     out.extend_from_slice(&[0; FIXED - 1]);
-    put_text(&mut out, metadata.get("uid").and_then(Value::as_str).unwrap_or_default());
     let labels_at = out.len();
     out.extend_from_slice(&[0; 4]);
     if let Some(labels) = metadata.get("labels").and_then(Value::as_object) {
@@ -63,7 +61,8 @@ pub fn encode(object: &Value, shape: u32, fields: &[String]) -> Bytes {
     }
     out.push(b'}');
     let metadata_len = out.len() - body;
-    for (key, value) in map.iter().filter(|(k, _)| !matches!(k.as_str(), "apiVersion" | "kind" | "metadata")) {
+    for (key, value) in map.iter().filter(|(k, _)| !matches!(k.as_str(), "apiVersion" | "kind" | "metadata"))
+    {
         put_member(&mut out, key, value);
     }
     out.push(b'}');
@@ -102,8 +101,7 @@ pub fn prefix(api_version: &str, kind: &str) -> String {
 }
 
 /// The opening of metadata-only renderings.
-pub const METADATA_PREFIX: &str =
-    "{\"apiVersion\":\"meta.k8s.io/v1\",\"kind\":\"PartialObjectMetadata\",\"metadata\":{\"resourceVersion\":\"";
+pub const METADATA_PREFIX: &str = "{\"apiVersion\":\"meta.k8s.io/v1\",\"kind\":\"PartialObjectMetadata\",\"metadata\":{\"resourceVersion\":\"";
 
 impl<'a> Record<'a> {
     pub fn read(value: &'a [u8]) -> Result<Self, Damaged> {
@@ -116,11 +114,11 @@ impl<'a> Record<'a> {
         }
         let number = |at: usize| Some(u32::from_le_bytes(value.get(at..at + 4)?.try_into().ok()?));
         let (body, shape, metadata) = (number(1)? as usize, number(5)?, number(9)? as usize);
-        let (uid, rest) = take_text(value.get(FIXED..body)?)?;
+        let rest = value.get(FIXED..body)?;
         let len = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
         let tail = value.get(body..)?;
         (metadata <= tail.len()).then_some(())?;
-        Some(Self { shape, uid, labels: rest.get(4..4 + len)?, fields: &rest[4 + len..], tail, metadata })
+        Some(Self { shape, labels: rest.get(4..4 + len)?, fields: &rest[4 + len..], tail, metadata })
     }
 
     pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
@@ -169,10 +167,6 @@ impl<'a> Record<'a> {
         out.push(b'}');
     }
 
-    pub fn size(&self, prefix: &str) -> usize {
-        prefix.len() + 20 + self.tail.len()
-    }
-
     pub fn parse(&self, prefix: &str, revision: u64) -> Result<Value, Damaged> {
         serde_json::from_slice(&self.render(prefix, revision)).map_err(|_| Damaged)
     }
@@ -207,7 +201,7 @@ mod tests {
         });
         let value = encode(&object, 7, &["n\"1".into(), String::new()]);
         let record = Record::read(&value).unwrap();
-        assert_eq!((record.shape, record.uid, record.label("app")), (7, "u", Some("x")));
+        assert_eq!((record.shape, record.label("app")), (7, Some("x")));
         assert_eq!((record.label("tier"), record.label("none")), (Some(""), None));
         assert_eq!((record.field(0), record.field(1), record.field(2)), ("n\"1", "", ""));
         let mut expected = object.clone();

@@ -29,7 +29,11 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         ["version"] => Ok(version()),
         ["metrics"] => {
             let text = call.app.metrics.render();
-            Ok(bytes_response(StatusCode::OK, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
+            Ok(bytes_response(
+                StatusCode::OK,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+                text,
+            ))
         }
         ["api" | "apis", ..] => discovery::handle(call, &parts).await,
         ["openapi", ..] => openapi::handle(call, &parts).await,

@@ -71,7 +71,8 @@ impl App {
         namespace: &str,
         name: &str,
     ) -> Result<Option<serde_json::Value>> {
-        let resource = self.registry.built_in.find(group, version, plural).expect("asked for a built-in kind");
+        let resource =
+            self.registry.built_in.find(group, version, plural).expect("asked for a built-in kind");
         match self.get(&resource.key(namespace, name)).await? {
             Some(record) => {
                 resource.decode(&record.value, record.revision).map(Some).map_err(Failure::internal)
@@ -83,9 +84,9 @@ impl App {
     pub fn store_failure(&self, error: StoreError) -> Failure {
         match error {
             StoreError::Future { requested, current } => Failure::future_revision(requested, current),
-            StoreError::Compacted { requested, compacted } => {
-                Failure::expired(format!("The provided resource version is too old: {requested} ({compacted})"))
-            }
+            StoreError::Compacted { requested, compacted } => Failure::expired(format!(
+                "The provided resource version is too old: {requested} ({compacted})"
+            )),
             StoreError::TooLarge { limit, .. } => Failure::too_large(limit),
             StoreError::Closed => Failure::unavailable("the server is shutting down"),
             StoreError::Unavailable(why) => Failure::unavailable(format!("the store is unavailable: {why}")),
@@ -222,7 +223,12 @@ impl Server {
     /// A kubeconfig with a fresh certificate of an administrator (group `system:masters`).
     pub fn admin_kubeconfig(&self, server_url: &str) -> Result<String, KeyError> {
         let client = self.client_certificate("kubernetes-admin", &[auth::identity::GROUP_MASTERS])?;
-        Ok(bootstrap::keys::kubeconfig(server_url, &self.app.keys.ca.certificate, "kubernetes-admin", &client))
+        Ok(bootstrap::keys::kubeconfig(
+            server_url,
+            &self.app.keys.ca.certificate,
+            "kubernetes-admin",
+            &client,
+        ))
     }
 
     /// Serves TLS on a port. `address` may have port 0.
@@ -230,12 +236,14 @@ impl Server {
         let bind = |source| ListenError::Bind { address, source };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(bind)?;
         let local = listener.local_addr().map_err(bind)?;
-        let mut names: Vec<String> = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
-            .map(str::to_owned)
-            .to_vec();
+        let mut names: Vec<String> =
+            ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]
+                .map(str::to_owned)
+                .to_vec();
         names.push(format!("kubernetes.default.svc.{}", self.app.config.cluster_domain));
         names.extend(self.app.config.names.iter().cloned());
-        let mut addresses: Vec<IpAddr> = vec![[127, 0, 0, 1].into(), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
+        let mut addresses: Vec<IpAddr> =
+            vec![[127, 0, 0, 1].into(), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
         addresses.extend(self.app.config.addresses.iter().copied());
         addresses.push(self.app.config.service_cidr.first());
         if !local.ip().is_unspecified() {
@@ -248,6 +256,8 @@ impl Server {
         let task =
             listener::accept(self.clone(), listener, tls, self.app.stop.clone(), self.app.tracker.clone());
         self.app.tracker.spawn(task);
+        let published = self.app.config.advertise.unwrap_or_else(|| bootstrap::endpoints::reachable(local));
+        bootstrap::endpoints::publish(&self.app, published).await.map_err(ListenError::Publish)?;
         Ok(Listening { address: local })
     }
 
@@ -264,7 +274,11 @@ impl Server {
         self.app.store.close().await
     }
 
-    pub(crate) async fn answer(&self, request: Request<Body>, identity: Option<Arc<Identity>>) -> Response<Body> {
+    pub(crate) async fn answer(
+        &self,
+        request: Request<Body>,
+        identity: Option<Arc<Identity>>,
+    ) -> Response<Body> {
         let started = Instant::now();
         let (mut parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
@@ -291,7 +305,8 @@ impl Server {
             Ok(Err(failure)) => failure.response(),
             Err(_) => {
                 tracing::error!(path = call.path, "a request handler panicked");
-                Failure::internal("the handler of this request failed; the server's log says where").response()
+                Failure::internal("the handler of this request failed; the server's log says where")
+                    .response()
             }
         };
         let headers = response.headers_mut();
@@ -311,7 +326,12 @@ impl Server {
         response
     }
 
-    async fn run(&self, call: &mut Call, identity: Option<Arc<Identity>>, body: Body) -> Result<Response<Body>> {
+    async fn run(
+        &self,
+        call: &mut Call,
+        identity: Option<Arc<Identity>>,
+        body: Body,
+    ) -> Result<Response<Body>> {
         let app = self.app.clone();
         call.user = match identity {
             Some(identity) => identity,
@@ -337,15 +357,17 @@ fn admit<'a>(app: &'a App, call: &Call) -> Result<Option<tokio::sync::SemaphoreP
         "get" | "list" | "head" => &app.reads,
         _ => &app.writes,
     };
-    slots.try_acquire().map(Some).map_err(|_| {
-        Failure::too_many_requests("too many requests, please try again later", 1)
-    })
+    slots
+        .try_acquire()
+        .map(Some)
+        .map_err(|_| Failure::too_many_requests("too many requests, please try again later", 1))
 }
 
 fn audit_id(parts: &request::Parts) -> HeaderValue {
     match parts.headers.get("audit-id") {
         Some(given) => given.clone(),
-        None => HeaderValue::from_str(&uuid::Uuid::new_v4().to_string())
-            .expect("a UUID is a valid header value"),
+        None => {
+            HeaderValue::from_str(&uuid::Uuid::new_v4().to_string()).expect("a UUID is a valid header value")
+        }
     }
 }

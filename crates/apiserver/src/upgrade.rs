@@ -25,7 +25,9 @@ pub trait UpgradeHandler: Send + Sync + 'static {
 pub fn take_over(call: &mut Call, handler: std::sync::Arc<dyn UpgradeHandler>) -> Result<Response<Body>> {
     let wanted = call.headers.get(header::UPGRADE).cloned();
     let (Some(protocol), Some(upgrade)) = (wanted, call.upgrade.take()) else {
-        return Err(Failure::bad_request("this path takes over the connection; send an Upgrade header over HTTP/1.1"));
+        return Err(Failure::bad_request(
+            "this path takes over the connection; send an Upgrade header over HTTP/1.1",
+        ));
     };
     let identity = (*call.user).clone();
     call.app.tracker.spawn(async move {

@@ -39,14 +39,17 @@ pub async fn admit(
     };
     let wanted: Vec<Rule> = match resource.plural.as_str() {
         "roles" | "clusterroles" => {
-            let unchanged = old.is_some_and(|o| o["rules"] == object["rules"] && o["aggregationRule"] == object["aggregationRule"]);
+            let unchanged = old.is_some_and(|o| {
+                o["rules"] == object["rules"] && o["aggregationRule"] == object["aggregationRule"]
+            });
             if unchanged || may("escalate", resource.plural.clone(), name.clone()).await? {
                 return Ok(());
             }
             object["rules"].as_array().into_iter().flatten().map(Rule::parse).collect()
         }
         _ => {
-            let unchanged = old.is_some_and(|o| o["roleRef"] == object["roleRef"] && o["subjects"] == object["subjects"]);
+            let unchanged =
+                old.is_some_and(|o| o["roleRef"] == object["roleRef"] && o["subjects"] == object["subjects"]);
             let (kind, role) = (write::text(object, "/roleRef/kind"), write::text(object, "/roleRef/name"));
             let plural = if kind == "Role" { "roles" } else { "clusterroles" };
             if unchanged || may("bind", plural.to_owned(), role.to_owned()).await? {
@@ -54,7 +57,13 @@ pub async fn admit(
             }
             match app.access.role_rules(app, &namespace, kind, role).await? {
                 Some(rules) => rules,
-                None => return Err(crate::http::status::Failure::not_found("rbac.authorization.k8s.io", plural, role)),
+                None => {
+                    return Err(crate::http::status::Failure::not_found(
+                        "rbac.authorization.k8s.io",
+                        plural,
+                        role,
+                    ));
+                }
             }
         }
     };
@@ -81,7 +90,9 @@ fn covered(rule: &Rule, have: &[Rule]) -> bool {
         let paths = rule.paths.iter().all(|path| {
             have.iter().any(|h| {
                 listed(&h.verbs, verb)
-                    && h.paths.iter().any(|p| p == path || p.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix)))
+                    && h.paths.iter().any(|p| {
+                        p == path || p.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
+                    })
             })
         });
         paths
@@ -93,7 +104,8 @@ fn covered(rule: &Rule, have: &[Rule]) -> bool {
                                 && listed(&h.groups, group)
                                 && (listed(&h.resources, resource)
                                     || h.resources.iter().any(|r| {
-                                        r.strip_prefix("*/").is_some_and(|sub| resource.ends_with(&format!("/{sub}")))
+                                        r.strip_prefix("*/")
+                                            .is_some_and(|sub| resource.ends_with(&format!("/{sub}")))
                                     }))
                                 && (h.names.is_empty() || (!name.is_empty() && h.names.contains(name)))
                         })
@@ -119,7 +131,10 @@ mod tests {
             rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})),
             rule(json!({"verbs": ["get", "list"], "apiGroups": [""], "resources": ["secrets"]})),
         ];
-        assert!(covered(&rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "secrets"]})), &have));
+        assert!(covered(
+            &rule(json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "secrets"]})),
+            &have
+        ));
         assert!(!covered(&rule(json!({"verbs": ["list"], "apiGroups": [""], "resources": ["pods"]})), &have));
         assert!(!covered(&rule(json!({"verbs": ["*"], "apiGroups": [""], "resources": ["pods"]})), &have));
     }

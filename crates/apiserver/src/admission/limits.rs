@@ -70,12 +70,23 @@ fn check(limit: &Value, what: &str, resources: &Value, errors: &mut Vec<String>)
         let Some(min) = quantity(bound) else { continue };
         let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
         match (quantity(request), quantity(limit)) {
-            (None, _) => errors.push(format!("minimum {name} usage per {what} is {}.  No request is specified", shown(bound))),
+            (None, _) => errors.push(format!(
+                "minimum {name} usage per {what} is {}.  No request is specified",
+                shown(bound)
+            )),
             (Some(given), _) if given < min => {
-                errors.push(format!("minimum {name} usage per {what} is {}, but request is {}", shown(bound), shown(request)));
+                errors.push(format!(
+                    "minimum {name} usage per {what} is {}, but request is {}",
+                    shown(bound),
+                    shown(request)
+                ));
             }
             (_, Some(given)) if given < min => {
-                errors.push(format!("minimum {name} usage per {what} is {}, but limit is {}", shown(bound), shown(limit)));
+                errors.push(format!(
+                    "minimum {name} usage per {what} is {}, but limit is {}",
+                    shown(bound),
+                    shown(limit)
+                ));
             }
             _ => {}
         }
@@ -84,12 +95,21 @@ fn check(limit: &Value, what: &str, resources: &Value, errors: &mut Vec<String>)
         let Some(max) = quantity(bound) else { continue };
         let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
         match (quantity(request), quantity(limit)) {
-            (_, None) => errors.push(format!("maximum {name} usage per {what} is {}.  No limit is specified", shown(bound))),
+            (_, None) => errors
+                .push(format!("maximum {name} usage per {what} is {}.  No limit is specified", shown(bound))),
             (_, Some(given)) if given > max => {
-                errors.push(format!("maximum {name} usage per {what} is {}, but limit is {}", shown(bound), shown(limit)));
+                errors.push(format!(
+                    "maximum {name} usage per {what} is {}, but limit is {}",
+                    shown(bound),
+                    shown(limit)
+                ));
             }
             (Some(given), _) if given > max => {
-                errors.push(format!("maximum {name} usage per {what} is {}, but request is {}", shown(bound), shown(request)));
+                errors.push(format!(
+                    "maximum {name} usage per {what} is {}, but request is {}",
+                    shown(bound),
+                    shown(request)
+                ));
             }
             _ => {}
         }

@@ -5,6 +5,7 @@ mod limits;
 mod nodes;
 mod pods;
 mod policies;
+mod quota;
 mod storage;
 
 pub use policies::{Policies, sources};
@@ -30,7 +31,7 @@ pub async fn admit(
     operation: Operation<'_>,
     object: &mut Value,
     old: Option<&Value>,
-    _dry_run: bool,
+    dry_run: bool,
 ) -> Result<()> {
     if operation == Operation::Create && resource.namespaced {
         namespace_exists(call, resource).await?;
@@ -46,8 +47,13 @@ pub async fn admit(
         ("certificates.k8s.io", "certificatesigningrequests") => {
             nodes::admit_certificate(call, resource, operation, object, old).await?;
         }
-        ("scheduling.k8s.io", "priorityclasses") => pods::admit_class(call, resource, operation, object).await?,
+        ("scheduling.k8s.io", "priorityclasses") => {
+            pods::admit_class(call, resource, operation, object).await?
+        }
         _ => {}
+    }
+    if operation == Operation::Create && resource.namespaced && resource.verbs.contains(&"get") {
+        quota::admit(call, resource, object, dry_run).await?;
     }
     Ok(())
 }
@@ -62,7 +68,8 @@ fn protect_namespace(call: &Call, resource: &Resource) -> Result<()> {
 /// Nothing is created in a namespace that is not there or on its way out.
 async fn namespace_exists(call: &Call, resource: &Resource) -> Result<()> {
     let name = &call.target.namespace;
-    let namespaces = call.app.registry.built_in.find("", "v1", "namespaces").expect("the tables hold namespaces");
+    let namespaces =
+        call.app.registry.built_in.find("", "v1", "namespaces").expect("the tables hold namespaces");
     let Some(record) = call.app.get(&namespaces.key("", name)).await? else {
         return Err(Failure::not_found("", "namespaces", name));
     };

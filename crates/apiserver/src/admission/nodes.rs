@@ -23,7 +23,8 @@ pub fn admit(
     let name = write::name_of(object).to_owned();
     if operation == Operation::Create {
         // A new node takes no pods until it has reported that it is ready.
-        let mut taints = object.pointer("/spec/taints").and_then(Value::as_array).cloned().unwrap_or_default();
+        let mut taints =
+            object.pointer("/spec/taints").and_then(Value::as_array).cloned().unwrap_or_default();
         if !taints.iter().any(|t| t["key"] == NOT_READY && t["effect"] == "NoSchedule") {
             taints.push(json!({"key": NOT_READY, "effect": "NoSchedule"}));
             if !object["spec"].is_object() {
@@ -34,16 +35,20 @@ pub fn admit(
     }
     let Some(node) = node_name(&call.user) else { return Ok(()) };
     if node != name && operation != Operation::Delete {
-        return Err(resource.forbidden(&name, format!("node \"{node}\" is not allowed to modify node \"{name}\"")));
+        return Err(
+            resource.forbidden(&name, format!("node \"{node}\" is not allowed to modify node \"{name}\""))
+        );
     }
     // Labels under this prefix mark what a node must not choose itself.
     let reserved = |object: Option<&Value>| -> Vec<(String, Value)> {
         let labels = object.and_then(|o| o.pointer("/metadata/labels")).and_then(Value::as_object);
-        let labels = labels.into_iter().flatten().filter(|(k, _)| k.contains("node-restriction.kubernetes.io/"));
+        let labels =
+            labels.into_iter().flatten().filter(|(k, _)| k.contains("node-restriction.kubernetes.io/"));
         labels.map(|(k, v)| (k.clone(), v.clone())).collect()
     };
     if operation != Operation::Delete && reserved(Some(object)) != reserved(old) {
-        let why = format!("node \"{node}\" is not allowed to modify labels: node-restriction.kubernetes.io/*");
+        let why =
+            format!("node \"{node}\" is not allowed to modify labels: node-restriction.kubernetes.io/*");
         return Err(resource.forbidden(&name, why));
     }
     Ok(())
@@ -61,15 +66,12 @@ pub async fn admit_certificate(
     let verb = match operation {
         Operation::Update(Part::Other("approval")) => "approve",
         Operation::Update(Part::Status)
-            if object.pointer("/status/certificate") != old.and_then(|o| o.pointer("/status/certificate")) =>
+            if object.pointer("/status/certificate")
+                != old.and_then(|o| o.pointer("/status/certificate")) =>
         {
             "sign"
         }
-        Operation::Create => {
-            let masters = strings(&object["spec"]["groups"]);
-            let _ = masters;
-            return Ok(());
-        }
+        Operation::Create => return restrict_subject(resource, object, &signer),
         _ => return Ok(()),
     };
     let app = &call.app;
@@ -90,6 +92,29 @@ pub async fn admit_certificate(
     Err(resource.forbidden(name, why))
 }
 
-fn strings(value: &Value) -> Vec<&str> {
-    value.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+/// Nobody becomes an administrator by way of a certificate for ordinary clients.
+fn restrict_subject(resource: &Resource, object: &Value, signer: &str) -> Result<()> {
+    if signer != "kubernetes.io/kube-apiserver-client" {
+        return Ok(());
+    }
+    if organizations(write::text(object, "/spec/request")).iter().any(|o| o == "system:masters") {
+        let why =
+            "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed";
+        return Err(resource.forbidden(write::name_of(object), why));
+    }
+    Ok(())
+}
+
+/// The organizations in a signing request (base64 of PEM); none when it cannot be read.
+fn organizations(request: &str) -> Vec<String> {
+    use base64::Engine;
+    use x509_parser::prelude::{FromDer, X509CertificationRequest};
+    let read = || {
+        let text = base64::engine::general_purpose::STANDARD.decode(request).ok()?;
+        let block = pem::parse(text).ok()?;
+        let (_, request) = X509CertificationRequest::from_der(block.contents()).ok()?;
+        let subject = &request.certification_request_info.subject;
+        Some(subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned)).collect())
+    };
+    read().unwrap_or_default()
 }

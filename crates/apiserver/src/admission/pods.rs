@@ -15,9 +15,13 @@ const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Upstream's lifetime for tokens in pods: an hour and a little, so that it can be recognized.
 const TOKEN_SECONDS: i64 = 3607;
-const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
 
-pub async fn admit(call: &mut Call, resource: &Resource, operation: Operation<'_>, pod: &mut Value) -> Result<()> {
+pub async fn admit(
+    call: &mut Call,
+    resource: &Resource,
+    operation: Operation<'_>,
+    pod: &mut Value,
+) -> Result<()> {
     let name = shown_name(pod);
     if let Some(node) = node::node_name(&call.user).map(str::to_owned) {
         restrict_node(resource, operation, pod, &node, &name)?;
@@ -43,7 +47,13 @@ fn shown_name(pod: &Value) -> String {
 }
 
 /// A node writes only its own pods, and creates only mirrors of what it runs anyway.
-fn restrict_node(resource: &Resource, operation: Operation<'_>, pod: &Value, node: &str, name: &str) -> Result<()> {
+fn restrict_node(
+    resource: &Resource,
+    operation: Operation<'_>,
+    pod: &Value,
+    node: &str,
+    name: &str,
+) -> Result<()> {
     let own = write::text(pod, "/spec/nodeName") == node;
     match operation {
         Operation::Create => {
@@ -103,7 +113,8 @@ async fn account(call: &Call, resource: &Resource, pod: &mut Value, name: &str) 
 
 fn mount_token(call: &Call, pod: &mut Value) {
     let volumes = pod["spec"]["volumes"].as_array().cloned().unwrap_or_default();
-    let existing = volumes.iter().filter_map(|v| v["name"].as_str()).find(|n| n.starts_with("kube-api-access-"));
+    let existing =
+        volumes.iter().filter_map(|v| v["name"].as_str()).find(|n| n.starts_with("kube-api-access-"));
     let volume = match existing {
         Some(name) => name.to_owned(),
         None => {
@@ -154,11 +165,14 @@ fn tolerations(pod: &mut Value) {
     let mut new = list.clone();
     for key in ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"] {
         let tolerated = list.iter().any(|t| {
-            let (have, effect) = (t["key"].as_str().unwrap_or_default(), t["effect"].as_str().unwrap_or_default());
+            let (have, effect) =
+                (t["key"].as_str().unwrap_or_default(), t["effect"].as_str().unwrap_or_default());
             (have == key || have.is_empty()) && (effect == "NoExecute" || effect.is_empty())
         });
         if !tolerated {
-            new.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}));
+            new.push(
+                json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}),
+            );
         }
     }
     if new != list {
@@ -177,23 +191,29 @@ async fn priority(call: &Call, resource: &Resource, pod: &mut Value, name: &str)
         match policies.named("priorityclasses", &class_name) {
             Some(class) => Some(class.clone()),
             None => {
-                return Err(resource.forbidden(name, format!("no PriorityClass with name {class_name} was found")));
+                return Err(
+                    resource.forbidden(name, format!("no PriorityClass with name {class_name} was found"))
+                );
             }
         }
     };
     drop(policies);
     let value = class.as_ref().and_then(|c| c["value"].as_i64()).unwrap_or(0);
-    let policy = class.as_ref().and_then(|c| c["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority");
+    let policy =
+        class.as_ref().and_then(|c| c["preemptionPolicy"].as_str()).unwrap_or("PreemptLowerPriority");
     if let Some(class) = class.as_ref().filter(|_| class_name.is_empty()) {
         pod["spec"]["priorityClassName"] = write::name_of(class).into();
     }
-    if let Some(given) = pod.pointer("/spec/priority").and_then(Value::as_i64).filter(|given| *given != value) {
+    if let Some(given) = pod.pointer("/spec/priority").and_then(Value::as_i64).filter(|given| *given != value)
+    {
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
         return Err(resource.forbidden(name, why));
     }
-    if let Some(given) = pod.pointer("/spec/preemptionPolicy").and_then(Value::as_str).filter(|g| *g != policy) {
+    if let Some(given) =
+        pod.pointer("/spec/preemptionPolicy").and_then(Value::as_str).filter(|g| *g != policy)
+    {
         let why = format!(
             "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         );
@@ -219,7 +239,9 @@ async fn runtime_class(call: &Call, resource: &Resource, pod: &mut Value, name: 
         policies.named("runtimeclasses", &class_name).cloned()
     };
     let Some(class) = class else {
-        return Err(resource.forbidden(name, format!("pod rejected: RuntimeClass \"{class_name}\" not found")));
+        return Err(
+            resource.forbidden(name, format!("pod rejected: RuntimeClass \"{class_name}\" not found"))
+        );
     };
     let fixed = class.pointer("/overhead/podFixed");
     match (pod.pointer("/spec/overhead"), fixed) {
@@ -237,7 +259,9 @@ async fn runtime_class(call: &Call, resource: &Resource, pod: &mut Value, name: 
         for (key, value) in selector {
             let have = &pod["spec"]["nodeSelector"][key];
             if !have.is_null() && have != value {
-                let why = format!("conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {have}");
+                let why = format!(
+                    "conflict: runtimeClass.scheduling.nodeSelector[{key}] = {value}; pod.spec.nodeSelector[{key}] = {have}"
+                );
                 return Err(resource.forbidden(name, why));
             }
             if !pod["spec"]["nodeSelector"].is_object() {
@@ -261,14 +285,14 @@ pub async fn admit_class(
     operation: Operation<'_>,
     class: &Value,
 ) -> Result<()> {
-    let _ = HIGHEST_USER_PRIORITY;
     if operation == Operation::Delete || class["globalDefault"] != true {
         return Ok(());
     }
     let app = &call.app;
     let policies = app.policies.fresh(&*app.store).await.map_err(|e| app.store_failure(e))?;
     let own = write::name_of(class);
-    let other = policies.all("priorityclasses").find(|c| c["globalDefault"] == true && write::name_of(c) != own);
+    let other =
+        policies.all("priorityclasses").find(|c| c["globalDefault"] == true && write::name_of(c) != own);
     match other {
         Some(other) => {
             let why = format!(

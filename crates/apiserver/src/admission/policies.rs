@@ -9,9 +9,10 @@ use crate::mirror::Index;
 use crate::record::Record;
 use crate::registry::builtin::place;
 
-const KINDS: [(&str, &str); 5] = [
+const KINDS: [(&str, &str); 6] = [
     ("scheduling.k8s.io", "priorityclasses"),
     ("", "limitranges"),
+    ("", "resourcequotas"),
     ("node.k8s.io", "runtimeclasses"),
     ("storage.k8s.io", "storageclasses"),
     ("networking.k8s.io", "ingressclasses"),
@@ -38,7 +39,11 @@ impl Policies {
     }
 
     /// All objects of a kind in a namespace.
-    pub fn within<'a>(&'a self, plural: &str, namespace: &str) -> impl Iterator<Item = &'a Arc<Value>> + use<'a> {
+    pub fn within<'a>(
+        &'a self,
+        plural: &str,
+        namespace: &str,
+    ) -> impl Iterator<Item = &'a Arc<Value>> + use<'a> {
         let prefix = format!("{}{namespace}/", place("", plural));
         self.by_kind[Self::index(plural)]
             .range(prefix.clone()..)
@@ -54,7 +59,8 @@ impl Policies {
 
 impl Index for Policies {
     fn put(&mut self, source: usize, key: &str, value: &[u8], revision: u64) {
-        let parsed = Record::read(value).and_then(|r| r.parse("{\"metadata\":{\"resourceVersion\":\"", revision));
+        let parsed =
+            Record::read(value).and_then(|r| r.parse("{\"metadata\":{\"resourceVersion\":\"", revision));
         if let Ok(object) = parsed {
             self.by_kind[source].insert(key.to_owned(), Arc::new(object));
         }

@@ -8,7 +8,12 @@ use crate::registry::resource::Resource;
 use crate::registry::write::{self, metadata};
 use crate::server::Call;
 
-pub async fn admit(call: &Call, resource: &Resource, operation: Operation<'_>, object: &mut Value) -> Result<()> {
+pub async fn admit(
+    call: &Call,
+    resource: &Resource,
+    operation: Operation<'_>,
+    object: &mut Value,
+) -> Result<()> {
     if operation != Operation::Create {
         return Ok(());
     }

@@ -93,7 +93,9 @@ impl Access {
             identity.uid = uid.to_owned();
         }
         for (key, value) in headers {
-            let (Some(key), Ok(value)) = (key.as_str().strip_prefix(prefix), value.to_str()) else { continue };
+            let (Some(key), Ok(value)) = (key.as_str().strip_prefix(prefix), value.to_str()) else {
+                continue;
+            };
             let key = crate::http::query::percent_decode(key, false);
             allow("authentication.k8s.io", format!("userextras/{key}"), String::new(), value.into()).await?;
             identity.extra.entry(key).or_default().push(value.to_owned());

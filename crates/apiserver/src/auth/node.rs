@@ -40,12 +40,18 @@ pub async fn allows(app: &App, user: &Identity, action: &Action<'_>) -> Result<b
             action.namespace == "kube-node-lease"
                 && (action.verb == "create" || ((read || write || action.verb == "delete") && own))
         }
-        ("storage.k8s.io", "csinodes") => action.verb == "create" || ((read || write || action.verb == "delete") && own),
+        ("storage.k8s.io", "csinodes") => {
+            action.verb == "create" || ((read || write || action.verb == "delete") && own)
+        }
         ("storage.k8s.io", "csidrivers" | "volumeattachments") => read,
         ("node.k8s.io", "runtimeclasses") => read,
-        ("certificates.k8s.io", "certificatesigningrequests") => matches!(action.verb, "create" | "get" | "list" | "watch"),
+        ("certificates.k8s.io", "certificatesigningrequests") => {
+            matches!(action.verb, "create" | "get" | "list" | "watch")
+        }
         ("authentication.k8s.io", "tokenreviews") => action.verb == "create",
-        ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => action.verb == "create",
+        ("authorization.k8s.io", "subjectaccessreviews" | "localsubjectaccessreviews") => {
+            action.verb == "create"
+        }
         ("resource.k8s.io", "resourceslices") => true,
         ("resource.k8s.io", "resourceclaims") => action.verb == "get",
         _ => false,
@@ -72,11 +78,7 @@ async fn runs_account(app: &App, node: &str, action: &Action<'_>) -> Result<bool
 async fn pods_on(app: &App, node: &str, namespace: &str, found: impl Fn(&str) -> bool) -> Result<bool> {
     let Some(pods) = app.registry.built_in.find("", "v1", "pods") else { return Ok(false) };
     let scope = pods.scope(namespace);
-    let page = app
-        .store
-        .range(tombolo_store::Range::all(&scope))
-        .await
-        .map_err(|e| app.store_failure(e))?;
+    let page = app.store.range(tombolo_store::Range::all(&scope)).await.map_err(|e| app.store_failure(e))?;
     let index = pods.fields.iter().position(|f| f.name == "spec.nodeName").unwrap_or(usize::MAX);
     Ok(page.records.iter().any(|record| {
         let Ok(fields) = crate::record::Record::read(&record.value) else { return false };

@@ -103,7 +103,9 @@ impl Rbac {
                 return true;
             }
         }
-        let Some(bindings) = self.bindings.get(namespace).filter(|_| !namespace.is_empty()) else { return false };
+        let Some(bindings) = self.bindings.get(namespace).filter(|_| !namespace.is_empty()) else {
+            return false;
+        };
         for binding in bindings.values().filter(|b| b.is_for(user)) {
             let stop = if binding.namespaced_role {
                 self.roles
@@ -132,8 +134,10 @@ impl Rbac {
                 continue;
             }
             for (other, candidate) in &self.cluster_roles {
-                let selected =
-                    role.aggregates.iter().any(|selector| selector.iter().all(|l| candidate.labels.contains(l)));
+                let selected = role
+                    .aggregates
+                    .iter()
+                    .any(|selector| selector.iter().all(|l| candidate.labels.contains(l)));
                 if selected && !seen.contains(&other.as_str()) && !waiting.contains(&other.as_str()) {
                     waiting.push(other);
                 }
@@ -198,14 +202,16 @@ impl Rule {
         self.resources.iter().any(|r| {
             r == "*"
                 || r == resource
-                || r.strip_prefix("*/").is_some_and(|sub| resource.split_once('/').is_some_and(|(_, s)| s == sub))
+                || r.strip_prefix("*/")
+                    .is_some_and(|sub| resource.split_once('/').is_some_and(|(_, s)| s == sub))
         })
     }
 }
 
 impl Index for Rbac {
     fn put(&mut self, source: usize, key: &str, value: &[u8], revision: u64) {
-        let parsed = Record::read(value).and_then(|r| r.parse("{\"metadata\":{\"resourceVersion\":\"", revision));
+        let parsed =
+            Record::read(value).and_then(|r| r.parse("{\"metadata\":{\"resourceVersion\":\"", revision));
         let Ok(object) = parsed else { return };
         let (namespace, name) = place_of(source, key);
         let rules = || -> Arc<[Rule]> {
@@ -218,9 +224,9 @@ impl Index for Rbac {
         };
         match source {
             0 => {
-                let selectors = object.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
-                let aggregates =
-                    selectors.into_iter().flatten().map(|s| labels(&s["matchLabels"])).collect();
+                let selectors =
+                    object.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
+                let aggregates = selectors.into_iter().flatten().map(|s| labels(&s["matchLabels"])).collect();
                 let role =
                     ClusterRole { rules: rules(), labels: labels(&object["metadata"]["labels"]), aggregates };
                 self.cluster_roles.insert(name.to_owned(), role);
@@ -307,15 +313,27 @@ mod tests {
         let mut add = |source: usize, key: &str, object: Value| {
             rbac.put(source, key, &crate::record::encode(&object, 0, &[]), 1);
         };
-        add(0, "x/view", json!({"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "view"}}]}}));
+        add(
+            0,
+            "x/view",
+            json!({"aggregationRule": {"clusterRoleSelectors": [{"matchLabels": {"to": "view"}}]}}),
+        );
         let rule = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods", "pods/log"]});
         add(0, "x/part", json!({"metadata": {"labels": {"to": "view"}}, "rules": [rule]}));
         let one = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"], "resourceNames": ["a"]});
         add(1, "x/ns/only-a", json!({"rules": [one]}));
-        add(2, "x/b", json!({"roleRef": {"kind": "ClusterRole", "name": "view"},
-            "subjects": [{"kind": "Group", "name": "readers"}]}));
-        add(3, "x/ns/b", json!({"roleRef": {"kind": "Role", "name": "only-a"},
-            "subjects": [{"kind": "ServiceAccount", "name": "sa"}]}));
+        add(
+            2,
+            "x/b",
+            json!({"roleRef": {"kind": "ClusterRole", "name": "view"},
+            "subjects": [{"kind": "Group", "name": "readers"}]}),
+        );
+        add(
+            3,
+            "x/ns/b",
+            json!({"roleRef": {"kind": "Role", "name": "only-a"},
+            "subjects": [{"kind": "ServiceAccount", "name": "sa"}]}),
+        );
         rbac
     }
 

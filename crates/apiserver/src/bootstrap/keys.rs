@@ -60,8 +60,7 @@ impl Keys {
                 .ok_or_else(|| KeyError::Damaged(format!("no {tag} in {CA_KEY}")))
         };
         let ca = PemPair { certificate: block("CERTIFICATE")?, key: block("PRIVATE KEY")? };
-        let token_key =
-            read_or_make(store, TOKEN_KEY, || Ok(KeyPair::generate()?.serialize_pem())).await?;
+        let token_key = read_or_make(store, TOKEN_KEY, || Ok(KeyPair::generate()?.serialize_pem())).await?;
         Ok(Self { ca, token_key })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::stream::{self, TryStreamExt};
 use serde_json::{Value, json};
 use tombolo_store::{Expect, Range, StoreError};
 
@@ -89,7 +89,8 @@ fn basics(app: &App) -> Vec<Seed> {
         });
         add("", "v1", "namespaces", object);
     }
-    for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)] {
+    for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
+    {
         let object = json!({
             "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
             "value": value, "preemptionPolicy": "PreemptLowerPriority",
@@ -115,7 +116,7 @@ fn basics(app: &App) -> Vec<Seed> {
         "spec": {
             "type": "ClusterIP", "clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"],
             "ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "internalTrafficPolicy": "Cluster",
-            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": app.config.advertise.map_or(6443, |a| a.port())}],
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": 6443}],
         },
         "status": {"loadBalancer": {}},
     });
@@ -126,24 +127,6 @@ fn basics(app: &App) -> Vec<Seed> {
         "spec": {"parentRef": {"group": "", "resource": "services", "namespace": "default", "name": "kubernetes"}},
     });
     add("networking.k8s.io", "v1", "ipaddresses", object);
-    if let Some(advertise) = app.config.advertise {
-        let port = json!([{"name": "https", "port": advertise.port(), "protocol": "TCP"}]);
-        let skip = json!({"endpointslice.kubernetes.io/skip-mirror": "true"});
-        let object = json!({
-            "apiVersion": "v1", "kind": "Endpoints",
-            "metadata": {"name": "kubernetes", "namespace": "default", "labels": skip},
-            "subsets": [{"addresses": [{"ip": advertise.ip().to_string()}], "ports": port}],
-        });
-        add("", "v1", "endpoints", object);
-        let object = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-            "addressType": if advertise.is_ipv4() { "IPv4" } else { "IPv6" },
-            "endpoints": [{"addresses": [advertise.ip().to_string()], "conditions": {"ready": true}}],
-            "ports": port,
-        });
-        add("discovery.k8s.io", "v1", "endpointslices", object);
-    }
     let object = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},

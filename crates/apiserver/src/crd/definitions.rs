@@ -107,10 +107,10 @@ fn rows(object: &Value) -> Vec<Shared> {
             let version = versions?.iter().find(|v| v["name"] == row.version)?;
             let fields = fields(version);
             let api_version = format!("{}/{}", row.group, row.version);
-            let subresources = row.subresources.iter().map(|s| Subresource {
-                name: s.name.into(),
-                verbs: SUB_VERBS.to_vec(),
-            });
+            let subresources = row
+                .subresources
+                .iter()
+                .map(|s| Subresource { name: s.name.into(), verbs: SUB_VERBS.to_vec() });
             Some(Arc::new(Resource {
                 group: row.group.into(),
                 version: row.version.into(),

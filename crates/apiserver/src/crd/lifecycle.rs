@@ -114,7 +114,9 @@ pub fn spawn_cleanup(app: &Arc<App>, definition: &Value) {
             match clean(&app, &name).await {
                 Ok(true) => return,
                 Ok(false) => {}
-                Err(error) => tracing::warn!(definition = name, %error, "cannot delete all custom objects yet"),
+                Err(error) => {
+                    tracing::warn!(definition = name, %error, "cannot delete all custom objects yet")
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => return,
@@ -133,7 +135,10 @@ async fn clean(app: &Arc<App>, name: &str) -> Result<bool> {
     if !needs_cleanup(&definition) {
         return Ok(true);
     }
-    let rows = app.registry.rows_of(app, write::text(&definition, "/spec/group"), write::text(&definition, "/spec/names/plural")).await?;
+    let rows = app
+        .registry
+        .rows_of(app, write::text(&definition, "/spec/group"), write::text(&definition, "/spec/names/plural"))
+        .await?;
     if let Some(row) = rows.first()
         && !empty(app, row).await?
     {
@@ -163,7 +168,14 @@ async fn clean(app: &Arc<App>, name: &str) -> Result<bool> {
         if finalizers.is_empty() {
             metadata(&mut object).remove("finalizers");
         }
-        set_condition(&mut object, "Terminating", "False", "InstanceDeletionCompleted", "removed all instances", &write::now());
+        set_condition(
+            &mut object,
+            "Terminating",
+            "False",
+            "InstanceDeletionCompleted",
+            "removed all instances",
+            &write::now(),
+        );
         Ok(Proposal { object, owned: false })
     })
     .await;

@@ -117,7 +117,9 @@ impl hyper::body::Body for Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
-            Kind::Whole(bytes) => Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b)))),
+            Kind::Whole(bytes) => {
+                Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))))
+            }
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
             Kind::Stream(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),

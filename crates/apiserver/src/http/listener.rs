@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::auth::{Identity, x509};
 use crate::bootstrap::keys::{KeyError, PemPair};
+use crate::http::status::Failure;
 use crate::server::Server;
 
 /// A client that connects but does not finish its TLS handshake is let go after this long.
@@ -32,6 +33,8 @@ pub enum ListenError {
     Certificate(String),
     #[error(transparent)]
     Key(#[from] KeyError),
+    #[error("cannot publish the server's address: {0}")]
+    Publish(#[source] Failure),
 }
 
 /// A bound port. Dropping it does not stop serving: the server's shutdown does.
@@ -99,8 +102,12 @@ async fn secure(server: Server, acceptor: tokio_rustls::TlsAcceptor, stream: Tcp
         }
         Err(_) => return,
     };
-    let identity =
-        stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).and_then(|c| x509::identity(c));
+    let identity = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|chain| chain.first())
+        .and_then(|c| x509::identity(c));
     serve(server, stream, identity).await;
 }
 

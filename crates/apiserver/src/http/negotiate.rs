@@ -79,7 +79,9 @@ pub fn negotiate(accept: Option<&str>, offer: Offer) -> Result<Output> {
         match (clause.param("as"), version) {
             (None | Some(""), _) => return Ok(plain),
             (Some("Table"), Some(version)) if offer.table => return Ok(Output::Table(version)),
-            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) if offer.metadata => {
+            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version))
+                if offer.metadata =>
+            {
                 return Ok(Output::Metadata(version));
             }
             _ => {}

@@ -96,9 +96,9 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Target {
     if target.name.is_empty()
         && matches!(target.verb, "list" | "watch" | "deletecollection")
         && let Some(selector) = query.get("fieldSelector")
-        && let Some(name) = selector.split(',').find_map(|t| {
-            t.strip_prefix("metadata.name=").map(|n| n.strip_prefix('=').unwrap_or(n))
-        })
+        && let Some(name) = selector
+            .split(',')
+            .find_map(|t| t.strip_prefix("metadata.name=").map(|n| n.strip_prefix('=').unwrap_or(n)))
     {
         target.name = name.to_owned();
     }
@@ -128,14 +128,18 @@ mod tests {
     #[test]
     fn a_namespace_is_itself_a_resource() {
         let t = target(Method::PUT, "/api/v1/namespaces/ns1/finalize", "");
-        assert_eq!((t.resource.as_str(), t.name.as_str(), t.subresource.as_str()), ("namespaces", "ns1", "finalize"));
+        assert_eq!(
+            (t.resource.as_str(), t.name.as_str(), t.subresource.as_str()),
+            ("namespaces", "ns1", "finalize")
+        );
         let t = target(Method::GET, "/api/v1/namespaces", "");
         assert_eq!((t.resource.as_str(), t.verb), ("namespaces", "list"));
     }
 
     #[test]
     fn a_list_of_one_name_carries_that_name() {
-        let t = target(Method::GET, "/api/v1/namespaces/a/secrets", "watch=1&fieldSelector=metadata.name%3Dx");
+        let t =
+            target(Method::GET, "/api/v1/namespaces/a/secrets", "watch=1&fieldSelector=metadata.name%3Dx");
         assert_eq!((t.name.as_str(), t.verb), ("x", "watch"));
     }
 

@@ -61,7 +61,11 @@ impl Failure {
     }
 
     pub fn cause(mut self, reason: &str, message: impl Into<String>, field: &str) -> Self {
-        self.0.causes.push(Cause { reason: reason.to_owned(), message: message.into(), field: field.to_owned() });
+        self.0.causes.push(Cause {
+            reason: reason.to_owned(),
+            message: message.into(),
+            field: field.to_owned(),
+        });
         self
     }
 
@@ -120,7 +124,8 @@ impl Failure {
     }
 
     pub fn method_not_allowed(group: &str, resource: &str, verb: &str) -> Self {
-        let message = format!("{verb} is not supported on resources of kind \"{}\"", qualified(group, resource));
+        let message =
+            format!("{verb} is not supported on resources of kind \"{}\"", qualified(group, resource));
         Self::new(405, "MethodNotAllowed", message).about(group, resource, "")
     }
 

@@ -49,7 +49,8 @@ pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
         }
         Part::Status => {
             // Whether a request was approved is not for the signer to say.
-            let mut conditions: Vec<Value> = list(old).unwrap_or_default().into_iter().filter(decided).collect();
+            let mut conditions: Vec<Value> =
+                list(old).unwrap_or_default().into_iter().filter(decided).collect();
             conditions.extend(list(object).unwrap_or_default().into_iter().filter(|c| !decided(c)));
             if !conditions.is_empty() {
                 if !object["status"].is_object() {

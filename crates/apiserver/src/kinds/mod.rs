@@ -130,7 +130,9 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
 /// Plain text in a secret becomes data; it is never read back.
 fn merge_string_data(object: &mut Value) {
     use base64::Engine;
-    let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) else { return };
+    let Some(Value::Object(texts)) = object.as_object_mut().and_then(|o| o.remove("stringData")) else {
+        return;
+    };
     if !object["data"].is_object() {
         object["data"] = serde_json::json!({});
     }

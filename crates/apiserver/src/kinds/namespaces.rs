@@ -7,7 +7,8 @@ use crate::registry::write::{self, metadata};
 
 pub fn prepare_create(object: &mut Value) {
     object["status"] = json!({"phase": "Active"});
-    let finalizers = object.pointer("/spec/finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let finalizers =
+        object.pointer("/spec/finalizers").and_then(Value::as_array).cloned().unwrap_or_default();
     if !finalizers.iter().any(|f| f == "kubernetes") {
         let mut finalizers = finalizers;
         finalizers.push("kubernetes".into());

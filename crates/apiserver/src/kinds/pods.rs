@@ -72,10 +72,8 @@ pub fn grace_period(object: &Value, asked: Option<i64>) -> i64 {
 /// `Guaranteed` when every container's limits and requests of cpu and memory are set and equal, `BestEffort` when
 /// none is set, else `Burstable`.
 pub fn quality_of_service(object: &Value) -> &'static str {
-    let containers = ["containers", "initContainers"]
-        .iter()
-        .filter_map(|list| object["spec"][*list].as_array())
-        .flatten();
+    let containers =
+        ["containers", "initContainers"].iter().filter_map(|list| object["spec"][*list].as_array()).flatten();
     let (mut any, mut guaranteed, mut count) = (false, true, 0);
     for container in containers {
         count += 1;
@@ -116,7 +114,10 @@ mod tests {
     #[test]
     fn an_unscheduled_pod_goes_at_once() {
         assert_eq!(grace_period(&json!({"spec": {}}), Some(30)), 0);
-        assert_eq!(grace_period(&json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 5}}), None), 5);
+        assert_eq!(
+            grace_period(&json!({"spec": {"nodeName": "n", "terminationGracePeriodSeconds": 5}}), None),
+            5
+        );
         assert_eq!(grace_period(&json!({"spec": {"nodeName": "n"}, "status": {"phase": "Failed"}}), None), 0);
     }
 }

@@ -60,7 +60,12 @@ fn owner(service: &Value) -> String {
 }
 
 /// Fills in addresses and ports, claims them, and remembers the claims on the call so that a lost write gives them back.
-pub async fn allocate(call: &mut Call, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<()> {
+pub async fn allocate(
+    call: &mut Call,
+    service: &mut Value,
+    old: Option<&Value>,
+    dry_run: bool,
+) -> Result<()> {
     let app = call.app.clone();
     if !service["spec"].is_object() {
         service["spec"] = json!({});
@@ -93,11 +98,14 @@ fn carry_over(service: &mut Value, old: Option<&Value>) {
             }
         }
     }
-    if matches!(new_kind.as_str(), "NodePort" | "LoadBalancer") && matches!(old_kind, "NodePort" | "LoadBalancer") {
+    if matches!(new_kind.as_str(), "NodePort" | "LoadBalancer")
+        && matches!(old_kind, "NodePort" | "LoadBalancer")
+    {
         let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
         for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
             if port["nodePort"].as_u64().unwrap_or(0) == 0
-                && let Some(same) = old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
+                && let Some(same) =
+                    old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
                 && let Some(number) = same["nodePort"].as_u64().filter(|n| *n > 0)
             {
                 port["nodePort"] = number.into();
@@ -106,7 +114,13 @@ fn carry_over(service: &mut Value, old: Option<&Value>) {
     }
 }
 
-async fn fill(app: &App, service: &mut Value, held: &Holdings, claimed: &mut Claims, dry_run: bool) -> Result<()> {
+async fn fill(
+    app: &App,
+    service: &mut Value,
+    held: &Holdings,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<()> {
     let kind = kind(service).to_owned();
     let owner = owner(service);
     if kind == "ExternalName" {
@@ -190,7 +204,16 @@ async fn claim_any_address(app: &App, owner: &str, claimed: &mut Claims, dry_run
     let picks = (0..PICKS).map(|_| (app.random() % u64::from(count)) as u32);
     for offset in picks.chain((0..count).map(|i| (start + i) % count)) {
         let address = cidr.nth(first + offset).to_string();
-        if claim(app, &address_key(app, &address), || address_claim(app, &address, owner), owner, claimed, dry_run).await? {
+        if claim(
+            app,
+            &address_key(app, &address),
+            || address_claim(app, &address, owner),
+            owner,
+            claimed,
+            dry_run,
+        )
+        .await?
+        {
             return Ok(address);
         }
     }
@@ -217,13 +240,21 @@ async fn claim_address(
     };
     let inside = address.parse::<Ipv4Addr>().ok().and_then(|a| cidr.index(a));
     match inside {
-        None => return Err(refuse(format!("failed to allocate IP {address}: the provided network does not match the current range"))),
+        None => {
+            return Err(refuse(format!(
+                "failed to allocate IP {address}: the provided network does not match the current range"
+            )));
+        }
         Some(index) if index == 0 || index == cidr.size() - 1 => {
-            return Err(refuse(format!("failed to allocate IP {address}: the provided IP is not in the valid range")));
+            return Err(refuse(format!(
+                "failed to allocate IP {address}: the provided IP is not in the valid range"
+            )));
         }
         Some(_) => {}
     }
-    if claim(app, &address_key(app, address), || address_claim(app, address, owner), owner, claimed, dry_run).await? {
+    if claim(app, &address_key(app, address), || address_claim(app, address, owner), owner, claimed, dry_run)
+        .await?
+    {
         return Ok(());
     }
     Err(refuse(format!("failed to allocate IP {address}: provided IP is already allocated")))
@@ -338,7 +369,11 @@ fn holder(app: &App, key: &str, value: &[u8]) -> String {
     let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
     let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
     let parent = &object["spec"]["parentRef"];
-    format!("{}/{}", parent["namespace"].as_str().unwrap_or_default(), parent["name"].as_str().unwrap_or_default())
+    format!(
+        "{}/{}",
+        parent["namespace"].as_str().unwrap_or_default(),
+        parent["name"].as_str().unwrap_or_default()
+    )
 }
 
 fn is_old(app: &App, key: &str, value: &[u8]) -> bool {
@@ -373,7 +408,8 @@ pub async fn release(app: &App, keys: Vec<String>) {
 /// Gives back what a Service no longer holds.
 pub async fn freed(app: &App, old: &Value, new: Option<&Value>) {
     let (before, after) = (Holdings::of(old), new.map(Holdings::of).unwrap_or_default());
-    let mut keys: Vec<String> = before.addresses.difference(&after.addresses).map(|a| address_key(app, a)).collect();
+    let mut keys: Vec<String> =
+        before.addresses.difference(&after.addresses).map(|a| address_key(app, a)).collect();
     keys.extend(before.ports.difference(&after.ports).map(|p| format!("{PORTS}{p}")));
     release(app, keys).await;
 }

@@ -28,14 +28,6 @@ impl BuiltIn {
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<&Shared> {
         self.by_name.get(&(group, version, plural)).map(|i| &self.rows[*i])
     }
-
-    pub fn rows(&self) -> &[Shared] {
-        &self.rows
-    }
-
-    pub fn has_group(&self, group: &str) -> bool {
-        RESOURCES.iter().any(|row| row.group == group)
-    }
 }
 
 fn resource(row: &'static resources::Resource) -> Resource {
@@ -52,10 +44,7 @@ fn resource(row: &'static resources::Resource) -> Resource {
         subresources: row
             .subresources
             .iter()
-            .map(|s| Subresource {
-                name: s.name.into(),
-                verbs: s.verbs.to_vec(),
-            })
+            .map(|s| Subresource { name: s.name.into(), verbs: s.verbs.to_vec() })
             .collect(),
         schema: Schema::BuiltIn(row),
         rules: Rules {

@@ -12,8 +12,7 @@ use crate::http::body::{Body, ReadError};
 use crate::http::status::{Failure, Result};
 use crate::server::Call;
 
-const BUILT_IN: &[&str] =
-    &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const BUILT_IN: &[&str] = &["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 const CUSTOM: &[&str] = &["application/json", "application/yaml"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +61,8 @@ pub async fn read_object(
         Schema::Custom(custom) => {
             let wire = wire(call, CUSTOM)?;
             let bytes = read_bytes(body).await?;
-            let decoded = if wire == Wire::Json { decode::custom(&bytes) } else { decode::yaml(&bytes, None) };
+            let decoded =
+                if wire == Wire::Json { decode::custom(&bytes) } else { decode::yaml(&bytes, None) };
             let mut decoded = decoded.map_err(|e| undecodable(&api_version, kind, &e))?;
             write::check_kind(resource, &mut decoded.value)?;
             decoded.warnings.extend(custom.prune(&mut decoded.value));

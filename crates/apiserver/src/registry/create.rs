@@ -69,7 +69,8 @@ async fn create_as(
     for attempt in 0.. {
         let mut draft = if attempt == 0 && !generated { std::mem::take(&mut object) } else { object.clone() };
         if generated {
-            metadata(&mut draft).insert("name".into(), generated_name(&generate, || call.app.random()).into());
+            metadata(&mut draft)
+                .insert("name".into(), generated_name(&generate, || call.app.random()).into());
         }
         prepare(call, resource, &mut draft, options, owned).await?;
         let name = write::name_of(&draft).to_owned();
@@ -131,7 +132,9 @@ fn shown_name(object: &Value) -> &str {
 
 fn set_system_metadata(resource: &Resource, object: &mut Value) {
     let metadata = metadata(object);
-    for key in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
+    for key in
+        ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"]
+    {
         metadata.remove(key);
     }
     metadata.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());

@@ -130,7 +130,8 @@ pub async fn delete(
         let Some(stored) = call.app.get(&key).await? else { return Err(resource.not_found(name)) };
         let old = resource.decode(&stored.value, stored.revision).map_err(Failure::internal)?;
         check_preconditions(resource, name, &old, stored.revision, options)?;
-        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old), options.dry_run).await?;
+        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old), options.dry_run)
+            .await?;
         let mut new = old.clone();
         set_finalizers(resource, &mut new, options);
         kinds::before_delete(resource, &mut new);
@@ -142,7 +143,8 @@ pub async fn delete(
             (false, grace) if held || grace > 0 => {
                 let at = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
                 let metadata = metadata(&mut new);
-                metadata.insert("deletionTimestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+                metadata
+                    .insert("deletionTimestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
                 metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
                 if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
                     metadata.insert("generation".into(), (generation + 1).into());
@@ -155,7 +157,10 @@ pub async fn delete(
                 if options.grace.is_some() && current.is_some_and(|c| grace < c) {
                     let metadata = metadata(&mut new);
                     let at = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
-                    metadata.insert("deletionTimestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+                    metadata.insert(
+                        "deletionTimestamp".into(),
+                        at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
+                    );
                     metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
                 }
             }
@@ -214,9 +219,7 @@ fn check_preconditions(
 ) -> Result<()> {
     let uid = write::text(object, "/metadata/uid");
     if let Some(wanted) = options.uid.as_deref().filter(|w| *w != uid) {
-        let why = format!(
-            "Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}"
-        );
+        let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {uid}");
         return Err(resource.conflict(name, why));
     }
     if let Some(wanted) = options.version.as_deref().filter(|w| w.parse() != Ok(revision)) {
@@ -273,7 +276,9 @@ pub async fn collection(call: &mut Call, resource: &Shared, body: Body) -> Resul
     for record in records {
         let (namespace, name) = resource.split_key(&record.key);
         let (value, revision) = match delete(call, resource, namespace, name, &options).await {
-            Ok(Outcome::Gone { value, revision, .. } | Outcome::Marked { value, revision }) => (value, revision),
+            Ok(Outcome::Gone { value, revision, .. } | Outcome::Marked { value, revision }) => {
+                (value, revision)
+            }
             // Somebody else was faster: that is what was asked for.
             Err(failure) if failure.code() == 404 => continue,
             Err(failure) => return Err(failure),

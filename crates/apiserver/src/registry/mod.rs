@@ -66,10 +66,14 @@ impl Registry {
 pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
     let app = call.app.clone();
     let target = &call.target;
-    let Some(resource) = app.registry.find(&app, &target.group, &target.version, &target.resource).await? else {
+    let Some(resource) = app.registry.find(&app, &target.group, &target.version, &target.resource).await?
+    else {
         return Err(Failure::no_such_path());
     };
-    if resource.namespaced && target.namespace.is_empty() && !matches!(target.verb, "list" | "watch" | "create") {
+    if resource.namespaced
+        && target.namespace.is_empty()
+        && !matches!(target.verb, "list" | "watch" | "create")
+    {
         return Err(Failure::no_such_path());
     }
     if !resource.namespaced && !target.namespace.is_empty() && !resource.is("", "namespaces") {

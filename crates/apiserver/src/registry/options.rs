@@ -33,7 +33,11 @@ impl ListOptions {
         let version = match query.get("resourceVersion") {
             None => None,
             Some(text) => Some(text.parse::<u64>().map_err(|_| {
-                invalid(FieldError::invalid("resourceVersion", &text.into(), "strconv.ParseUint: invalid syntax"))
+                invalid(FieldError::invalid(
+                    "resourceVersion",
+                    &text.into(),
+                    "strconv.ParseUint: invalid syntax",
+                ))
             })?),
         };
         let version_match = match query.get("resourceVersionMatch") {
@@ -42,19 +46,24 @@ impl ListOptions {
             Some("NotOlderThan") => VersionMatch::NotOlderThan,
             Some(other) => {
                 let allowed = ["Exact", "NotOlderThan", ""];
-                return Err(invalid(FieldError::not_supported("resourceVersionMatch", &other.into(), &allowed)));
+                return Err(invalid(FieldError::not_supported(
+                    "resourceVersionMatch",
+                    &other.into(),
+                    &allowed,
+                )));
             }
         };
         let resume = query.get("continue").map(str::to_owned);
-        let initial_events =
-            query.has("sendInitialEvents").then(|| query.flag("sendInitialEvents"));
+        let initial_events = query.has("sendInitialEvents").then(|| query.flag("sendInitialEvents"));
         let forbid = |detail: &str| Err(invalid(FieldError::forbidden("resourceVersionMatch", detail)));
         if watch {
             if initial_events.is_some() && version_match != VersionMatch::NotOlderThan {
                 return forbid("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
             }
             if initial_events.is_none() && version_match != VersionMatch::Unset {
-                return forbid("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided");
+                return forbid(
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                );
             }
         } else {
             if initial_events.is_some() {
@@ -118,9 +127,8 @@ impl Filter {
     pub fn parse(resource: &Resource, query: &Query) -> Result<Self> {
         let bad = |e: tombolo_k8s::selector::SelectorError| Failure::bad_request(e.to_string());
         let labels = match query.get("labelSelector") {
-            Some(text) => LabelSelector::parse(text).map_err(|e| {
-                Failure::bad_request(format!("unable to parse label selector: {e}"))
-            })?,
+            Some(text) => LabelSelector::parse(text)
+                .map_err(|e| Failure::bad_request(format!("unable to parse label selector: {e}")))?,
             None => LabelSelector::everything(),
         };
         let selector = match query.get("fieldSelector") {

@@ -18,7 +18,13 @@ pub fn track_create(resource: &Resource, object: &mut Value, options: &WriteOpti
     track(resource, None, object, Part::Main, options);
 }
 
-pub fn track_update(resource: &Resource, old: &Value, new: &mut Value, part: Part<'_>, options: &WriteOptions) {
+pub fn track_update(
+    resource: &Resource,
+    old: &Value,
+    new: &mut Value,
+    part: Part<'_>,
+    options: &WriteOptions,
+) {
     track(resource, Some(old), new, part, options);
 }
 
@@ -58,7 +64,8 @@ pub fn read_applied(
     let bad = |e: decode::DecodeError| Failure::bad_request(format!("error decoding YAML: {e}"));
     // Ownership follows what the client wrote, so the configuration is not brought into canonical form. Unknown
     // fields are refused by the merge itself, whatever the validation; here only duplicates count.
-    let decoded = if bytes.first() == Some(&b'{') { decode::json(bytes, None) } else { decode::yaml(bytes, None) };
+    let decoded =
+        if bytes.first() == Some(&b'{') { decode::json(bytes, None) } else { decode::yaml(bytes, None) };
     let decode::Decoded { mut value, mut warnings } = decoded.map_err(bad)?;
     warnings.retain(|w| !w.starts_with("unknown field"));
     if !value.is_object() {
@@ -116,6 +123,7 @@ pub fn apply(
 
 /// The configuration of an apply to `scale`.
 pub fn read_scale(bytes: &[u8]) -> Result<Value> {
-    let decoded = decode::yaml(bytes, None).map_err(|e| Failure::bad_request(format!("error decoding YAML: {e}")))?;
+    let decoded =
+        decode::yaml(bytes, None).map_err(|e| Failure::bad_request(format!("error decoding YAML: {e}")))?;
     Ok(decoded.value)
 }

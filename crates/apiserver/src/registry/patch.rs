@@ -47,7 +47,8 @@ impl PatchType {
 pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
     let output = negotiate::negotiate(call.accept(), negotiate::ALL)?;
     let kind = PatchType::of(codec::content_type(call), resource.schema.is_custom())?;
-    let options = WriteOptions::parse(&call.query, call.user_agent(), "PatchOptions", kind == PatchType::Apply)?;
+    let options =
+        WriteOptions::parse(&call.query, call.user_agent(), "PatchOptions", kind == PatchType::Apply)?;
     let bytes = codec::read_bytes(body).await?;
     let subresource = call.target.subresource.clone();
     let part = Part::of(&subresource);
@@ -103,9 +104,11 @@ pub fn patched(object: &Value, patch: &Value, kind: PatchType, schema: &Schema) 
 pub fn failure(error: PatchError) -> Failure {
     match error {
         PatchError::BadRequest(text) => Failure::bad_request(text),
-        PatchError::Unprocessable(text) => {
-            Failure::new(422, "Invalid", format!("the server rejected our request due to an error in our request: {text}"))
-        }
+        PatchError::Unprocessable(text) => Failure::new(
+            422,
+            "Invalid",
+            format!("the server rejected our request due to an error in our request: {text}"),
+        ),
         PatchError::TooLarge(text) => Failure::new(413, "RequestEntityTooLarge", text),
         PatchError::Contradiction(text) => Failure::internal(text),
     }
@@ -151,7 +154,9 @@ async fn apply(
         }
         if !write::text(&applied, "/metadata/resourceVersion").is_empty() {
             let version = write::text(&applied, "/metadata/resourceVersion");
-            let why = format!("StorageError: invalid object, Code: 4, the object does not exist at resourceVersion {version}");
+            let why = format!(
+                "StorageError: invalid object, Code: 4, the object does not exist at resourceVersion {version}"
+            );
             return Err(resource.conflict(&target.name, why));
         }
         call.authorize_also("create").await?;

@@ -53,7 +53,9 @@ impl Form {
             }
             Output::Metadata(_) => record.render_metadata_into(out, revision),
             Output::Table(_) => {
-                let (Ok(object), Some(table)) = (resource.decode(value, revision), &self.table) else { return };
+                let (Ok(object), Some(table)) = (resource.decode(value, revision), &self.table) else {
+                    return;
+                };
                 write(out, &table.printer.row(&object, table.include, table.now));
             }
         }
@@ -83,7 +85,8 @@ impl Form {
         if initial_events_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
-        let partial = |version| json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata});
+        let partial =
+            |version| json!({"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": metadata});
         let object = match self.output {
             Output::Json | Output::Yaml => {
                 json!({"kind": self.resource.kind, "apiVersion": self.resource.api_version(), "metadata": metadata})

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::resources;
-use tombolo_k8s::{crd, validate};
 use tombolo_k8s::tables::Printer;
+use tombolo_k8s::{crd, validate};
 
 use super::resource::Resource;
 use super::update::Part;
@@ -62,7 +62,8 @@ impl Schema {
     /// Drops what a client says about the status of a new object.
     pub fn clear_status(&self, object: &mut Value) {
         let Some(map) = object.as_object_mut() else { return };
-        let always = matches!(self, Self::BuiltIn(row) if row.type_().field("status").is_some_and(|f| f.required));
+        let always =
+            matches!(self, Self::BuiltIn(row) if row.type_().field("status").is_some_and(|f| f.required));
         if always {
             map.insert("status".into(), json!({}));
         } else {
@@ -85,7 +86,12 @@ impl Schema {
         }
     }
 
-    pub fn validate(&self, resource: &Resource, object: &Value, old: Option<(&Value, Part<'_>)>) -> Vec<FieldError> {
+    pub fn validate(
+        &self,
+        resource: &Resource,
+        object: &Value,
+        old: Option<(&Value, Part<'_>)>,
+    ) -> Vec<FieldError> {
         match self {
             Self::BuiltIn(row) => built_in(row, object, old),
             Self::Custom(custom) => custom.validate(resource, object, old),

@@ -31,9 +31,8 @@ impl Continue {
 
     pub fn decode(token: &str) -> Result<Self> {
         let bad = |why: &str| Failure::bad_request(format!("continue key is not valid: {why}"));
-        let bytes = URL_SAFE_NO_PAD
-            .decode(token.trim_end_matches('='))
-            .map_err(|_| bad("it is not base64"))?;
+        let bytes =
+            URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|_| bad("it is not base64"))?;
         let wire: Wire = serde_json::from_slice(&bytes).map_err(|_| bad("it does not decode"))?;
         if wire.v != VERSION {
             return Err(bad("server does not recognize this encoded version"));

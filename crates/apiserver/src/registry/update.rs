@@ -68,13 +68,19 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
             metadata(&mut object).remove("resourceVersion");
             metadata(&mut object).remove("uid");
             let written = create::create(call, resource, object, &options).await?;
-            return render::stored(output, resource, &call.query, written.code, &written.value, written.revision);
+            return render::stored(
+                output,
+                resource,
+                &call.query,
+                written.code,
+                &written.value,
+                written.revision,
+            );
         }
     }
-    let written = change(call, resource, part, &options, |_| {
-        Ok(Proposal { object: object.clone(), owned: false })
-    })
-    .await?;
+    let written =
+        change(call, resource, part, &options, |_| Ok(Proposal { object: object.clone(), owned: false }))
+            .await?;
     render::stored(output, resource, &call.query, written.code, &written.value, written.revision)
 }
 
@@ -85,6 +91,28 @@ pub async fn change(
     resource: &Shared,
     part: Part<'_>,
     options: &WriteOptions,
+    propose: impl FnMut(&Value) -> Result<Proposal>,
+) -> Result<Written> {
+    change_admitted(call, resource, part, options, true, propose).await
+}
+
+/// The same for changes that the server makes within a client's write: they are not admitted again.
+pub async fn change_quietly(
+    call: &mut Call,
+    resource: &Shared,
+    part: Part<'_>,
+    options: &WriteOptions,
+    propose: impl FnMut(&Value) -> Result<Proposal>,
+) -> Result<Written> {
+    change_admitted(call, resource, part, options, false, propose).await
+}
+
+async fn change_admitted(
+    call: &mut Call,
+    resource: &Shared,
+    part: Part<'_>,
+    options: &WriteOptions,
+    admitted: bool,
     mut propose: impl FnMut(&Value) -> Result<Proposal>,
 ) -> Result<Written> {
     let (namespace, name) = (call.target.namespace.clone(), call.target.name.clone());
@@ -102,7 +130,10 @@ pub async fn change(
         }
         resource.schema.default(&mut new);
         kinds::prepare_update(call, resource, part, &mut new, &old).await?;
-        admission::admit(call, resource, Operation::Update(part), &mut new, Some(&old), options.dry_run).await?;
+        if admitted {
+            let operation = Operation::Update(part);
+            admission::admit(call, resource, operation, &mut new, Some(&old), options.dry_run).await?;
+        }
         if resource.rules.generation && part != Part::Status && spec_changed(resource, &new, &old) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             metadata(&mut new).insert("generation".into(), (generation + 1).into());
@@ -127,7 +158,9 @@ pub async fn change(
         }
         if last {
             // The last finalizer is gone: what was being deleted goes now.
-            if let Some(revision) = delete::remove(call, resource, &key, Expect::Revision(stored.revision)).await? {
+            if let Some(revision) =
+                delete::remove(call, resource, &key, Expect::Revision(stored.revision)).await?
+            {
                 kinds::deleted(call, resource, &new_stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::OK });
             }
@@ -160,28 +193,26 @@ fn check_version(
     match given.as_ref() {
         "" | "0" if resource.rules.unconditional_update || matches!(part, Part::Other(_)) => {}
         "" | "0" => {
-            let error = FieldError::invalid(
-                "metadata.resourceVersion",
-                &0.into(),
-                "must be specified for an update",
-            );
+            let error =
+                FieldError::invalid("metadata.resourceVersion", &0.into(), "must be specified for an update");
             return Err(resource.invalid(name, &[error]));
         }
         given => match given.parse::<u64>() {
             Ok(version) if version == revision => {}
             Ok(_) => return Err(resource.modified(name)),
             Err(_) => {
-                let error =
-                    FieldError::invalid("metadata.resourceVersion", &given.into(), "must be a decimal integer");
+                let error = FieldError::invalid(
+                    "metadata.resourceVersion",
+                    &given.into(),
+                    "must be a decimal integer",
+                );
                 return Err(resource.invalid(name, &[error]));
             }
         },
     }
     let (uid, old_uid) = (write::text(new, "/metadata/uid"), write::text(old, "/metadata/uid"));
     if !uid.is_empty() && uid != old_uid {
-        let why = format!(
-            "Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}"
-        );
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}");
         return Err(resource.conflict(name, why));
     }
     Ok(())

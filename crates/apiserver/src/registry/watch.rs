@@ -93,7 +93,8 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         }
         Err(error) => return Err(call.app.store_failure(error)),
     };
-    let seconds = options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
+    let seconds =
+        options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
     let stream = Stream {
         resource: resource.clone(),
         shared: output == Output::Json && resource.canonical,
@@ -182,8 +183,9 @@ impl Stream {
         let mut out = Vec::new();
         let alone = events.len() == 1;
         for event in events {
-            let matched =
-                |value: &Option<Bytes>| value.as_ref().is_some_and(|v| self.filter.matches(&self.resource, &event.key, v));
+            let matched = |value: &Option<Bytes>| {
+                value.as_ref().is_some_and(|v| self.filter.matches(&self.resource, &event.key, v))
+            };
             let (kind, value) = match (matched(&event.previous), matched(&event.value)) {
                 (false, false) => continue,
                 (false, true) => ("ADDED", event.value.as_ref()),

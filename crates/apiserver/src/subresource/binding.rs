@@ -109,8 +109,12 @@ pub async fn evict(call: &mut Call, pods: &Shared, body: Body) -> Result<Respons
 /// Takes one disruption from the budget that covers the pod.
 async fn spend(call: &mut Call, namespace: &str, pod: &Value, dry_run: bool) -> Result<()> {
     let app = call.app.clone();
-    let budgets =
-        app.registry.built_in.find("policy", "v1", "poddisruptionbudgets").cloned().expect("the tables hold budgets");
+    let budgets = app
+        .registry
+        .built_in
+        .find("policy", "v1", "poddisruptionbudgets")
+        .cloned()
+        .expect("the tables hold budgets");
     let labels = pod.pointer("/metadata/labels").and_then(Value::as_object);
     let mut covering = Vec::new();
     for record in list::all(call, &budgets, namespace, &Filter::everything()).await? {

@@ -91,7 +91,8 @@ fn container<'a>(call: &'a Call, pod: &'a Value, name: &str) -> Result<String> {
     let names = |key: &str| -> Vec<&'a str> {
         pod["spec"][key].as_array().into_iter().flatten().filter_map(|c| c["name"].as_str()).collect()
     };
-    let (main, init, ephemeral) = (names("containers"), names("initContainers"), names("ephemeralContainers"));
+    let (main, init, ephemeral) =
+        (names("containers"), names("initContainers"), names("ephemeralContainers"));
     match call.query.get("container") {
         Some(wanted) => {
             if main.contains(&wanted) || init.contains(&wanted) || ephemeral.contains(&wanted) {
@@ -128,15 +129,24 @@ async fn service(call: &Call, resource: &Shared) -> Result<Result<Upstream, Conn
         None => ports.first(),
     };
     let Some(chosen) = chosen else {
-        return Err(Failure::new(503, "ServiceUnavailable", format!("no service port {port:?} found for service {name:?}")));
+        return Err(Failure::new(
+            503,
+            "ServiceUnavailable",
+            format!("no service port {port:?} found for service {name:?}"),
+        ));
     };
     let Some(endpoints) = call.app.object("", "v1", "endpoints", namespace, name).await? else {
-        return Err(Failure::new(503, "ServiceUnavailable", format!("no endpoints available for service {name:?}")));
+        return Err(Failure::new(
+            503,
+            "ServiceUnavailable",
+            format!("no endpoints available for service {name:?}"),
+        ));
     };
     for subset in endpoints["subsets"].as_array().into_iter().flatten() {
-        let port = subset["ports"].as_array().into_iter().flatten().find(|p| {
-            p["name"].as_str().unwrap_or_default() == chosen["name"].as_str().unwrap_or_default()
-        });
+        let port =
+            subset["ports"].as_array().into_iter().flatten().find(|p| {
+                p["name"].as_str().unwrap_or_default() == chosen["name"].as_str().unwrap_or_default()
+            });
         let address = subset["addresses"][0]["ip"].as_str();
         if let (Some(port), Some(address)) = (port.and_then(|p| p["port"].as_u64()), address) {
             let path = format!("/{}{}", call.target.rest, query(call));
@@ -157,7 +167,8 @@ const HOP_BY_HOP: &[HeaderName] = &[
 ];
 
 async fn forward(call: &mut Call, upstream: Upstream, body: Body) -> Result<Response<Body>> {
-    let broken = |e: hyper::Error| Failure::new(502, "InternalError", format!("the pod's node did not answer: {e}"));
+    let broken =
+        |e: hyper::Error| Failure::new(502, "InternalError", format!("the pod's node did not answer: {e}"));
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(upstream.stream)).await.map_err(broken)?;
     call.app.tracker.spawn(async move {
@@ -166,7 +177,8 @@ async fn forward(call: &mut Call, upstream: Upstream, body: Body) -> Result<Resp
     let upgrading = call.headers.contains_key(header::UPGRADE);
     let mut request = Request::builder().method(call.method.clone()).uri(upstream.path_and_query);
     for (name, value) in &call.headers {
-        let skip = HOP_BY_HOP.contains(name) || (!upgrading && matches!(*name, header::CONNECTION | header::UPGRADE));
+        let skip = HOP_BY_HOP.contains(name)
+            || (!upgrading && matches!(*name, header::CONNECTION | header::UPGRADE));
         if !skip && !name.as_str().starts_with("impersonate-") {
             request = request.header(name, value);
         }

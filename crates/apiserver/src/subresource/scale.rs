@@ -48,7 +48,8 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
     let type_ = schema::type_of("autoscaling", "v1", "Scale").expect("the tables hold Scale");
     let (options, change) = if call.target.verb == "update" {
         let options = WriteOptions::parse(&call.query, call.user_agent(), "UpdateOptions", false)?;
-        let scale = codec::read_typed(call, body, type_, "autoscaling/v1", "Scale", options.validation).await?;
+        let scale =
+            codec::read_typed(call, body, type_, "autoscaling/v1", "Scale", options.validation).await?;
         (options, Change::Replace(scale))
     } else {
         let kind = PatchType::of(codec::content_type(call), false)?;
@@ -58,7 +59,8 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
         let patch: Value = if kind == PatchType::Apply {
             ownership::read_scale(&bytes)?
         } else {
-            serde_json::from_slice(&bytes).map_err(|e| Failure::bad_request(format!("error decoding patch: {e}")))?
+            serde_json::from_slice(&bytes)
+                .map_err(|e| Failure::bad_request(format!("error decoding patch: {e}")))?
         };
         (options, Change::Patch(kind, patch))
     };

@@ -19,8 +19,8 @@ const USUAL: i64 = 3600;
 
 pub async fn create(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
     let options = WriteOptions::parse(&call.query, call.user_agent(), "CreateOptions", false)?;
-    let type_ = schema::type_of("authentication.k8s.io", "v1", "TokenRequest")
-        .expect("the tables hold TokenRequest");
+    let type_ =
+        schema::type_of("authentication.k8s.io", "v1", "TokenRequest").expect("the tables hold TokenRequest");
     let mut object =
         codec::read_typed(call, body, type_, "authentication.k8s.io/v1", "TokenRequest", options.validation)
             .await?;
@@ -63,8 +63,7 @@ pub async fn create(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
     let expires = jiff::Timestamp::from_second(now + seconds).unwrap_or(jiff::Timestamp::MAX);
     object["spec"]["audiences"] = json!(audiences);
     object["spec"]["expirationSeconds"] = seconds.into();
-    object["metadata"] =
-        json!({"name": name, "namespace": namespace, "creationTimestamp": write::now()});
+    object["metadata"] = json!({"name": name, "namespace": namespace, "creationTimestamp": write::now()});
     object["status"] = json!({
         "token": app.access.signer.sign(&claims),
         "expirationTimestamp": expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
@@ -90,7 +89,9 @@ async fn bound(
         "Secret" => ("secret", "secrets", namespace),
         "Node" => ("node", "nodes", ""),
         other => {
-            return Err(Failure::bad_request(format!("cannot bind token for serviceaccount to object of type {other}")));
+            return Err(Failure::bad_request(format!(
+                "cannot bind token for serviceaccount to object of type {other}"
+            )));
         }
     };
     let Some(object) = call.app.object("", "v1", plural, home, name).await? else {
@@ -98,7 +99,9 @@ async fn bound(
     };
     let actual = write::text(&object, "/metadata/uid");
     if !uid.is_empty() && uid != actual {
-        let why = format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated");
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+        );
         return Err(resource.conflict(name, why));
     }
     let mut node = None;

@@ -48,7 +48,13 @@ impl Client {
         client
     }
 
-    pub async fn raw(&self, method: Method, path: &str, kind: &str, body: impl Into<Bytes>) -> http::Response<Body> {
+    pub async fn raw(
+        &self,
+        method: Method,
+        path: &str,
+        kind: &str,
+        body: impl Into<Bytes>,
+    ) -> http::Response<Body> {
         let mut request = Request::builder().method(method).uri(path).header("user-agent", "test/1");
         if !kind.is_empty() {
             request = request.header("content-type", kind);
@@ -117,7 +123,10 @@ pub struct Events {
 impl Events {
     /// The next event; panics if there is none within a generous while.
     pub async fn next(&mut self) -> Value {
-        tokio::time::timeout(Duration::from_secs(20), self.line()).await.expect("no event came").expect("the watch ended")
+        tokio::time::timeout(Duration::from_secs(20), self.line())
+            .await
+            .expect("no event came")
+            .expect("the watch ended")
     }
 
     /// The next event, or `None` when the watch has ended.

@@ -198,7 +198,9 @@ async fn many_patches_at_once_all_count() {
     client.config_map("a", json!({})).await;
     let patches = (0..20).map(|i| {
         let client = client.clone();
-        async move { client.merge(&format!("{MAPS}/a"), json!({"data": {format!("k{i}"): "v"}})).await.expect(200) }
+        async move {
+            client.merge(&format!("{MAPS}/a"), json!({"data": {format!("k{i}"): "v"}})).await.expect(200)
+        }
     });
     futures::future::join_all(patches).await;
     let map = client.get(&format!("{MAPS}/a")).await.expect(200);

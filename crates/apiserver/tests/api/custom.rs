@@ -41,7 +41,11 @@ async fn defined() -> Client {
     let client = Client::new().await;
     client.get(FOOS).await.expect(404);
     let made = client.post(DEFINITIONS, definition()).await.expect(201);
-    let established = made["status"]["conditions"].as_array().unwrap().iter().any(|c| c["type"] == "Established" && c["status"] == "True");
+    let established = made["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|c| c["type"] == "Established" && c["status"] == "True");
     assert!(established, "{made}");
     client
 }
@@ -88,12 +92,17 @@ async fn status_and_scale_are_subresources() {
     let client = defined().await;
     client.post(FOOS, foo("a", json!({"replicas": 1}))).await.expect(201);
     let path = format!("{FOOS}/a");
-    let status = client.merge(&format!("{path}/status"), json!({"status": {"replicas": 1}, "spec": {"color": "blue"}})).await;
+    let status = client
+        .merge(&format!("{path}/status"), json!({"status": {"replicas": 1}, "spec": {"color": "blue"}}))
+        .await;
     let status = status.expect(200);
     assert_eq!((&status["status"]["replicas"], &status["spec"]["color"]), (&json!(1), &json!("red")));
     assert_eq!(status["metadata"]["generation"], 1);
     let scale = client.merge(&format!("{path}/scale"), json!({"spec": {"replicas": 4}})).await.expect(200);
-    assert_eq!((&scale["kind"], &scale["spec"]["replicas"], &scale["status"]["replicas"]), (&json!("Scale"), &json!(4), &json!(1)));
+    assert_eq!(
+        (&scale["kind"], &scale["spec"]["replicas"], &scale["status"]["replicas"]),
+        (&json!("Scale"), &json!(4), &json!(1))
+    );
     assert_eq!(client.get(&path).await.expect(200)["metadata"]["generation"], 2);
 }
 
@@ -114,7 +123,11 @@ async fn selectable_fields_and_columns_come_from_the_definition() {
     }
     let list = client.get(&format!("{FOOS}?fieldSelector=spec.color%3Dblue")).await.expect(200);
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
-    let table = client.with_header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io").get(FOOS).await.expect(200);
+    let table = client
+        .with_header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+        .get(FOOS)
+        .await
+        .expect(200);
     assert_eq!(table["rows"][1]["cells"], json!(["b", "blue"]));
 }
 
@@ -124,7 +137,8 @@ async fn apply_of_a_custom_kind_owns_field_by_field() {
     let path = format!("{FOOS}/a");
     client.apply(&path, "one", foo("a", json!({"color": "blue"}))).await.expect(201);
     client.apply(&path, "two", foo("a", json!({"replicas": 3}))).await.expect(200);
-    let refused = client.apply(&path, "two", foo("a", json!({"replicas": 3, "color": "green"}))).await.expect(409);
+    let refused =
+        client.apply(&path, "two", foo("a", json!({"replicas": 3, "color": "green"}))).await.expect(409);
     assert_eq!(refused["details"]["causes"][0]["field"], ".spec.color");
 }
 
@@ -152,6 +166,11 @@ async fn names_that_are_taken_are_not_accepted() {
     other["metadata"]["name"] = "bars.example.com".into();
     other["spec"]["names"] = json!({"plural": "bars", "kind": "Foo", "singular": "bar"});
     let made = client.post(DEFINITIONS, other).await.expect(201);
-    let accepted = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "NamesAccepted").unwrap();
+    let accepted = made["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|c| c["type"] == "NamesAccepted")
+        .unwrap();
     assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("KindConflict")));
 }

@@ -8,7 +8,10 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 
 async fn with_account() -> Client {
     let client = Client::new().await;
-    client.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.expect(201);
+    client
+        .post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}}))
+        .await
+        .expect(201);
     client
 }
 
@@ -86,7 +89,10 @@ async fn services_never_share_an_address_or_a_port() {
     }))
     .await;
     let unique = |pointer: &str| {
-        made.iter().map(|s| s.pointer(pointer).unwrap().to_string()).collect::<std::collections::BTreeSet<_>>().len()
+        made.iter()
+            .map(|s| s.pointer(pointer).unwrap().to_string())
+            .collect::<std::collections::BTreeSet<_>>()
+            .len()
     };
     assert_eq!((unique("/spec/clusterIP"), unique("/spec/ports/0/nodePort")), (50, 50));
 }
@@ -100,9 +106,11 @@ async fn a_deleted_service_gives_its_address_back() {
     assert!(taken["message"].as_str().unwrap().contains("already allocated"), "{taken}");
     client.delete(&format!("{SERVICES}/a")).await.expect(200);
     client.post(SERVICES, service("b")).await.expect(201);
-    let kept = client.merge(&format!("{SERVICES}/b"), json!({"metadata": {"labels": {"x": "y"}}})).await.expect(200);
+    let kept =
+        client.merge(&format!("{SERVICES}/b"), json!({"metadata": {"labels": {"x": "y"}}})).await.expect(200);
     assert_eq!(kept["spec"]["clusterIP"], "10.96.7.7");
-    let plain = client.merge(&format!("{SERVICES}/b"), json!({"spec": {"type": "ClusterIP"}})).await.expect(200);
+    let plain =
+        client.merge(&format!("{SERVICES}/b"), json!({"spec": {"type": "ClusterIP"}})).await.expect(200);
     assert!(plain["spec"]["ports"][0].get("nodePort").is_none());
     let other = json!({"metadata": {"name": "c"}, "spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 31000}]}});
     client.post(SERVICES, other).await.expect(201);
@@ -115,13 +123,17 @@ async fn a_namespace_empties_before_it_goes() {
     assert_eq!(made["metadata"]["labels"]["kubernetes.io/metadata.name"], "x");
     let deleted = client.delete("/api/v1/namespaces/x").await.expect(200);
     assert_eq!(deleted["status"]["phase"], "Terminating");
-    let refused = client.post("/api/v1/namespaces/x/configmaps", json!({"metadata": {"name": "a"}})).await.expect(403);
+    let refused =
+        client.post("/api/v1/namespaces/x/configmaps", json!({"metadata": {"name": "a"}})).await.expect(403);
     assert_eq!(refused["details"]["causes"][0]["reason"], "NamespaceTerminating");
     let mut done = client.get("/api/v1/namespaces/x").await.expect(200);
     done["spec"]["finalizers"] = json!([]);
     client.put("/api/v1/namespaces/x/finalize", done).await.expect(200);
     client.get("/api/v1/namespaces/x").await.expect(404);
-    client.post("/api/v1/namespaces/nowhere/configmaps", json!({"metadata": {"name": "a"}})).await.expect(404);
+    client
+        .post("/api/v1/namespaces/nowhere/configmaps", json!({"metadata": {"name": "a"}}))
+        .await
+        .expect(404);
     client.delete("/api/v1/namespaces/default").await.expect(403);
 }
 
@@ -133,9 +145,13 @@ async fn events_have_two_faces() {
     let other = client.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await.expect(200);
     assert_eq!((&other["regarding"]["name"], &other["note"]), (&json!("a"), &json!("m")));
     let query = "fieldSelector=regarding.name%3Da";
-    let list = client.get(&format!("/apis/events.k8s.io/v1/namespaces/default/events?{query}")).await.expect(200);
+    let list =
+        client.get(&format!("/apis/events.k8s.io/v1/namespaces/default/events?{query}")).await.expect(200);
     assert_eq!(list["items"].as_array().unwrap().len(), 1);
-    let list = client.get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Db").await.expect(200);
+    let list = client
+        .get("/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3Db")
+        .await
+        .expect(200);
     assert_eq!(list["items"], json!([]));
 }
 
@@ -166,7 +182,28 @@ async fn a_limit_range_fills_in_and_bounds() {
     let mut greedy = pod("b");
     greedy["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "2"}});
     let refused = client.post(PODS, greedy).await.expect(403);
-    assert!(refused["message"].as_str().unwrap().contains("maximum cpu usage per Container is 1, but limit is 2"));
+    assert!(
+        refused["message"].as_str().unwrap().contains("maximum cpu usage per Container is 1, but limit is 2")
+    );
+}
+
+#[tokio::test]
+async fn a_quota_is_charged_and_then_refuses() {
+    let client = Client::new().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "2"}}});
+    client.post(quotas, quota).await.expect(201);
+    let synced = json!({"status": {"hard": {"configmaps": "2"}, "used": {"configmaps": "0"}}});
+    client.merge(&format!("{quotas}/q/status"), synced).await.expect(200);
+    for name in ["a", "b"] {
+        client.config_map(name, json!({})).await;
+    }
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let refused = client.post(maps, json!({"metadata": {"name": "c"}})).await.expect(403);
+    let text = "exceeded quota: q, requested: configmaps=1, used: configmaps=2, limited: configmaps=2";
+    assert!(refused["message"].as_str().unwrap().contains(text), "{refused}");
+    let used = client.get(&format!("{quotas}/q")).await.expect(200);
+    assert_eq!(used["status"]["used"]["configmaps"], "2");
 }
 
 #[tokio::test]
@@ -176,7 +213,8 @@ async fn a_collection_is_deleted_by_selector() {
         client.config_map(name, json!({"app": app})).await;
     }
     let maps = "/api/v1/namespaces/default/configmaps";
-    let deleted = client.send(Method::DELETE, &format!("{maps}?labelSelector=app%3Dx"), "", "").await.expect(200);
+    let deleted =
+        client.send(Method::DELETE, &format!("{maps}?labelSelector=app%3Dx"), "", "").await.expect(200);
     assert_eq!(deleted["items"].as_array().unwrap().len(), 2);
     assert_eq!(client.get(maps).await.expect(200)["items"].as_array().unwrap().len(), 1);
 }

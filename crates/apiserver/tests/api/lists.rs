@@ -79,9 +79,16 @@ async fn a_selective_page_is_full_when_there_is_more() {
 #[tokio::test]
 async fn versions_in_the_future_and_contradictions_are_refused() {
     let client = Client::new().await;
-    let future = client.get(&format!("{MAPS}?resourceVersion=99999&resourceVersionMatch=NotOlderThan")).await.expect(504);
+    let future = client
+        .get(&format!("{MAPS}?resourceVersion=99999&resourceVersionMatch=NotOlderThan"))
+        .await
+        .expect(504);
     assert_eq!(future["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
-    for query in ["resourceVersionMatch=Exact", "resourceVersion=0&resourceVersionMatch=Exact", "sendInitialEvents=true"] {
+    for query in [
+        "resourceVersionMatch=Exact",
+        "resourceVersion=0&resourceVersionMatch=Exact",
+        "sendInitialEvents=true",
+    ] {
         client.get(&format!("{MAPS}?{query}")).await.expect(422);
     }
     client.get(&format!("{MAPS}?continue=nonsense")).await.expect(400);
@@ -108,7 +115,8 @@ async fn tables_and_metadata_come_when_asked_for() {
     assert_eq!(table["kind"], "Table");
     assert_eq!(table["rows"][0]["cells"][0], "a");
     assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
-    let partial = client.with_header("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
+    let partial =
+        client.with_header("accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io");
     let partial = partial.get(MAPS).await.expect(200);
     assert_eq!(partial["kind"], "PartialObjectMetadataList");
     assert!(partial["items"][0].get("data").is_none());

@@ -24,7 +24,9 @@ async fn a_watch_goes_on_from_the_list_it_follows() {
     let deleted = events.next().await;
     assert_eq!(brief(&deleted), event("DELETED", "b"));
     // The last state carries the revision of the deletion.
-    let number = |v: &serde_json::Value| v["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
+    let number = |v: &serde_json::Value| {
+        v["object"]["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap()
+    };
     assert!(number(&deleted) > number(&modified));
 }
 
@@ -96,7 +98,8 @@ async fn a_watch_of_one_name_sees_only_that_name() {
 #[tokio::test]
 async fn a_stopping_server_ends_its_watches() {
     let client = Client::new().await;
-    let mut events = client.watch(&format!("{MAPS}?watch=1&resourceVersion=0&allowWatchBookmarks=true")).await;
+    let mut events =
+        client.watch(&format!("{MAPS}?watch=1&resourceVersion=0&allowWatchBookmarks=true")).await;
     client.server.shutdown(std::time::Duration::from_secs(1)).await.unwrap();
     assert_eq!(events.next().await["type"], "BOOKMARK");
     assert!(events.line().await.is_none());
