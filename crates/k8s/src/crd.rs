@@ -7,6 +7,7 @@ mod check;
 mod custom;
 mod definition;
 mod formats;
+mod open_api;
 mod prune;
 mod schema;
 mod structural;

@@ -51,13 +51,10 @@ impl Delta {
     pub fn of(old: Side<'_>, new: Side<'_>, schema: Schema<'_>) -> Self {
         let mut delta = Delta::default();
         let Some(members) = schema.members() else { return delta };
-        each_member(old, new, members, |name, old, new| {
-            let child = members.get(name).map_or(Schema::Deduced, |(schema, _)| schema);
-            match name {
-                "apiVersion" | "kind" => {}
-                "metadata" => delta.put(|| "f:metadata".into(), metadata(old, new, child)),
-                _ => delta.put(|| format!("f:{name}"), compare(old, new, child)),
-            }
+        each_member(old, new, members, |name, old, new, child| match name {
+            "apiVersion" | "kind" => {}
+            "metadata" => delta.put(|| "f:metadata".into(), metadata(old, new, child)),
+            _ => delta.put(|| format!("f:{name}"), compare(old, new, child)),
         });
         delta
     }
@@ -98,16 +95,17 @@ impl<'v> Side<'v> {
         }
     }
 
-    fn member(self, name: &str, members: Members<'_>) -> Side<'v> {
+    /// A member; a built-in field that is always written is there even when it is not.
+    fn member(self, name: &str, structure: bool, always: bool) -> Side<'v> {
         let written = match self {
             Side::Absent => return Side::Absent,
             Side::Zero => None,
             Side::Value(value) => value.get(name),
         };
         match written {
-            Some(Value::Null) if members.is_struct() => Side::Zero,
+            Some(Value::Null) if structure => Side::Zero,
             Some(value) => Side::Value(value),
-            None if members.field(name).is_some_and(|f| f.required) => Side::Zero,
+            None if always => Side::Zero,
             None => Side::Absent,
         }
     }
@@ -116,29 +114,35 @@ impl<'v> Side<'v> {
 fn metadata(old: Side<'_>, new: Side<'_>, schema: Schema<'_>) -> (Mark, Delta) {
     let mut delta = Delta::default();
     let Some(members) = schema.members() else { return (Mark::Same, delta) };
-    each_member(old, new, members, |name, old, new| {
+    each_member(old, new, members, |name, old, new, child| {
         if !UNOWNED.contains(&name) {
-            let child = members.get(name).map_or(Schema::Deduced, |(schema, _)| schema);
             delta.put(|| format!("f:{name}"), compare(old, new, child));
         }
     });
     (Mark::Same, delta)
 }
 
-fn each_member<'v>(
+fn each_member<'v, 'a>(
     old: Side<'v>,
     new: Side<'v>,
-    members: Members<'_>,
-    mut visit: impl FnMut(&str, Side<'v>, Side<'v>),
+    members: Members<'a>,
+    mut visit: impl FnMut(&str, Side<'v>, Side<'v>, Schema<'a>),
 ) {
+    let structure = members.is_struct();
+    let mut one = |name: &str| {
+        let (schema, always) = match members.get(name) {
+            Some((Schema::Field(field), _)) => (Schema::Field(field), field.required),
+            Some((schema, _)) => (schema, false),
+            None => (Schema::Deduced, false),
+        };
+        visit(name, old.member(name, structure, always), new.member(name, structure, always), schema);
+    };
     let left = old.value().and_then(Value::as_object);
     let right = new.value().and_then(Value::as_object);
-    for name in left.into_iter().flat_map(|m| m.keys()) {
-        visit(name, old.member(name, members), new.member(name, members));
-    }
+    left.into_iter().flat_map(|m| m.keys()).for_each(|name| one(name));
     for name in right.into_iter().flat_map(|m| m.keys()) {
         if !left.is_some_and(|m| m.contains_key(name)) {
-            visit(name, old.member(name, members), new.member(name, members));
+            one(name);
         }
     }
     // A struct that comes or goes takes along the fields it has without being written.
@@ -147,7 +151,7 @@ fn each_member<'v>(
     {
         let written = |name: &str| [left, right].into_iter().flatten().any(|m| m.contains_key(name));
         for field in kind.fields.iter().filter(|f| f.required && !written(f.name)) {
-            visit(field.name, old.member(field.name, members), new.member(field.name, members));
+            one(field.name);
         }
     }
 }
@@ -167,8 +171,7 @@ fn compare(old: Side<'_>, new: Side<'_>, schema: Schema<'_>) -> (Mark, Delta) {
     let forms = (left.map(|v| schema.form(v)), right.map(|v| schema.form(v)));
     let mark = match forms {
         (Some(Form::Map(members)), Some(Form::Map(_)) | None) | (None, Some(Form::Map(members))) => {
-            each_member(old, new, members, |name, old, new| {
-                let child = members.get(name).map_or(Schema::Deduced, |(schema, _)| schema);
+            each_member(old, new, members, |name, old, new, child| {
                 delta.put(|| format!("f:{name}"), compare(old, new, child));
             });
             presence(old, new)

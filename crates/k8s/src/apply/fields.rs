@@ -25,7 +25,7 @@ fn is_member(node: &Fields) -> bool {
 /// Builds a node from what is below it and whether it is a member; `None` when it would be neither.
 pub fn make(mut children: Fields, member: bool) -> Option<Value> {
     if children.is_empty() {
-        return member.then(|| Value::Object(children));
+        return member.then_some(Value::Object(children));
     }
     if member {
         children.insert(SELF.into(), Value::Object(Fields::new()));

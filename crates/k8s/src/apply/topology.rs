@@ -188,14 +188,6 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The field of a built-in struct, which is present even when the JSON omits it.
-    pub fn field(self, name: &str) -> Option<&'static Field> {
-        match self {
-            Members::Struct(kind) => kind.field(name),
-            _ => None,
-        }
-    }
-
     pub fn is_struct(self) -> bool {
         matches!(self, Members::Struct(_))
     }

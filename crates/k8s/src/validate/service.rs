@@ -251,7 +251,8 @@ pub(super) fn service_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let before = At::root(old);
     let old_spec = before.get("spec");
     let kinds = [spec.get("type").str(), old_spec.get("type").str()];
-    if !kinds.contains(&"ExternalName") && !(is_headless(&spec) && is_headless(&old_spec)) {
+    let headless = is_headless(&spec) && is_headless(&old_spec);
+    if !kinds.contains(&"ExternalName") && !headless {
         let named = addresses(&spec);
         let (ips, old_ips) = (spec.get("clusterIPs").with(&named), old_spec.get("clusterIPs"));
         if ips.len() == old_ips.len() {
