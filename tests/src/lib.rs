@@ -1,1 +1,3 @@
-//! Black-box and end-to-end tests live in `tests/`; this library is empty.
+//! What black-box tests share. The tests themselves live in `tests/`.
+
+pub mod soak;

@@ -11,7 +11,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("placement", &["api"]),
     ("workload", &["api", "placement"]),
     ("tunnel", &[]),
-    ("fleet", &["api", "placement", "tunnel"]),
+    ("fleet", &["agent", "api", "placement", "tunnel"]),
     ("agent", &["api", "tunnel"]),
     ("net", &["api"]),
     ("node", &["api", "net"]),

@@ -51,6 +51,6 @@ fn sample_fleet() -> Option<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from);
     let named =
         std::env::var_os("KUBECONFIG").is_some() || home.is_some_and(|h| h.join(".kube/config").exists());
-    let hub = PathBuf::from("/var/lib/tombolo/up").join("hub/admin.kubeconfig");
+    let hub = PathBuf::from(crate::up::DATA_DIR).join("hub/admin.kubeconfig");
     (!named && hub.exists()).then_some(hub)
 }

@@ -5,13 +5,14 @@ mod commands;
 mod output;
 mod start;
 mod ties;
+mod up;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::client::Target;
-use crate::commands::{join, place, serve, site, sites, token};
+use crate::commands::{explain, hub, join, place, serve, site, sites, token};
 
 /// One Kubernetes API from cloud to edge
 #[derive(Parser)]
@@ -27,6 +28,10 @@ struct Cli {
 enum Command {
     Serve(serve::Args),
     Site(site::Args),
+    Hub(hub::Args),
+    Up(up::Args),
+    Down(up::DownArgs),
+    Explain(explain::Args),
     Token(token::Args),
     Join(join::Args),
     Leave(join::LeaveArgs),
@@ -64,6 +69,10 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
+            Command::Hub(args) => hub::run(args).await,
+            Command::Up(args) => up::up(args).await,
+            Command::Down(args) => up::down(args).await,
+            Command::Explain(args) => explain::run(args, &target).await,
             Command::Site(args) => site::run(args).await,
             Command::Token(args) => token::run(args, &target).await,
             Command::Join(args) => join::run(args, &target).await,
@@ -80,6 +89,7 @@ impl Command {
         match self {
             Self::Serve(args) => args.start.netns.as_deref(),
             Self::Site(args) => args.start.netns.as_deref(),
+            Self::Hub(args) => args.start.netns.as_deref(),
             _ => None,
         }
     }

@@ -91,19 +91,26 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
     Ok(config)
 }
 
-/// Listens and writes `admin.kubeconfig`; gives the address that clients use.
+/// Listens; gives the address that clients use.
 pub async fn listen(server: &Server, args: &ServerArgs) -> Result<SocketAddr> {
     let listening = server.listen(args.listen).await?;
     let mut address = listening.address;
     if address.ip().is_unspecified() {
         address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
     }
-    let text = server.admin_kubeconfig(&format!("https://{address}"))?;
-    write_private(&kubeconfig_path(args), &text)?;
     Ok(address)
 }
 
-pub fn kubeconfig_path(args: &ServerArgs) -> PathBuf {
+/// Writes `admin.kubeconfig` and says so in one line: from now on everything answers.
+pub fn ready(server: &Server, what: &str, address: SocketAddr, args: &ServerArgs) -> Result<()> {
+    let text = server.admin_kubeconfig(&format!("https://{address}"))?;
+    let path = kubeconfig_path(args);
+    write_private(&path, &text)?;
+    println!("tombolo {what} https://{address} (kubeconfig: {})", path.display());
+    Ok(())
+}
+
+fn kubeconfig_path(args: &ServerArgs) -> PathBuf {
     args.data_dir.join("admin.kubeconfig")
 }
 
@@ -141,9 +148,4 @@ pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Resul
     loops.cancel();
     server.shutdown(DRAIN).await?;
     Ok(())
-}
-
-/// The one line that says a server is ready.
-pub fn say_ready(what: &str, address: SocketAddr, args: &ServerArgs) {
-    println!("tombolo {what} https://{address} (kubeconfig: {})", kubeconfig_path(args).display());
 }

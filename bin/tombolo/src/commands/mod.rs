@@ -1,6 +1,8 @@
 //! One file per command.
 
 pub mod apply;
+pub mod explain;
+pub mod hub;
 pub mod join;
 pub mod place;
 pub mod serve;

@@ -18,6 +18,6 @@ pub async fn run(args: Args) -> Result<()> {
     let config = start::configure(&args.start).await?;
     let server = Server::start(config).await?;
     let address = start::listen(&server, &args.start).await?;
-    start::say_ready("serves", address, &args.start);
+    start::ready(&server, "serves", address, &args.start)?;
     start::run_until_asked(&server, CancellationToken::new()).await
 }

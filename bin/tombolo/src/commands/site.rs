@@ -57,7 +57,7 @@ pub async fn run(args: Args) -> Result<()> {
     let site = start::client(&server, "system:tombolo:site");
     tokio::spawn(ties::run(site, server.clone(), None, stop.clone()));
     let address = start::listen(&server, &args.start).await?;
-    start::say_ready("site", address, &args.start);
+    start::ready(&server, "site", address, &args.start)?;
     start::run_until_asked(&server, stop).await
 }
 

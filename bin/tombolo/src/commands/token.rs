@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, ListParams, PostParams};
+use kube::api::{Api, DeleteParams, ListParams};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
-use tombolo_api::names;
+use tombolo_fleet::tokens::NewToken;
 
 use crate::client::{Connected, Target};
 use crate::output::{Output, Table};
@@ -33,6 +33,9 @@ enum Action {
         /// How many sites may join with it
         #[arg(long)]
         uses: Option<u32>,
+        /// Each site that joins with it waits for `tombolo sites approve`
+        #[arg(long)]
+        needs_approval: bool,
     },
     /// Show the tokens that can still be used
     List {
@@ -47,6 +50,8 @@ enum Action {
 pub struct Terms {
     pub ttl: Duration,
     pub uses: Option<u32>,
+    /// A person must approve each site that joins with it.
+    pub needs_approval: bool,
 }
 
 /// What a site needs to join.
@@ -64,8 +69,8 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let hub = target.connect().await?;
     match args.action {
-        Action::Create { ttl, uses } => {
-            let ticket = create(&hub, &Terms { ttl, uses }).await?;
+        Action::Create { ttl, uses, needs_approval } => {
+            let ticket = create(&hub, &Terms { ttl, uses, needs_approval }).await?;
             println!("tombolo join {} --token {} --ca-hash {}", ticket.url, ticket.token, ticket.ca_hash);
         }
         Action::List { output } => list(&hub, output).await?,
@@ -93,24 +98,15 @@ pub async fn create(hub: &Connected, terms: &Terms) -> Result<Ticket> {
     let pem = pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
     let ca_hash = tombolo_agent::ca_hash(&pem).context("the kubeconfig's CA is not a certificate")?;
 
-    let (id, secret) = (random_text(6)?, random_text(16)?);
-    let expires =
-        k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::try_from(terms.ttl)?;
-    let mut data = json!({
-        "token-id": id, "token-secret": secret, "usage-bootstrap-authentication": "true",
-        "auth-extra-groups": names::JOIN_GROUP, "expiration": expires.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        "description": "made by `tombolo token create`",
-    });
-    if let Some(uses) = terms.uses {
-        data[USES_KEY] = json!(uses.to_string());
-    }
-    let object = serde_json::from_value(json!({
-        "metadata": {"name": format!("bootstrap-token-{id}"), "namespace": NAMESPACE},
-        "type": SECRET_TYPE, "stringData": data,
-    }))?;
-    secrets(hub).create(&PostParams::default(), &object).await.context("cannot store the token")?;
+    let mut random = [0; 16];
+    SystemRandom::new().fill(&mut random).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+    let new = NewToken { ttl: Some(terms.ttl), uses: terms.uses, needs_approval: terms.needs_approval };
+    let now = k8s_openapi::jiff::Timestamp::now().as_second();
+    let token = tombolo_fleet::tokens::create(&hub.client, &new, now, random)
+        .await
+        .context("cannot store the token")?;
     let url = hub.config.cluster_url.to_string();
-    Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token: format!("{id}.{secret}"), ca_hash })
+    Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token, ca_hash })
 }
 
 async fn list(hub: &Connected, output: Output) -> Result<()> {
@@ -131,14 +127,6 @@ async fn list(hub: &Connected, output: Output) -> Result<()> {
         .map(|s| json!({"id": field(s, "token-id"), "expires": field(s, "expiration")}))
         .collect();
     output.print(&table, &ids, |id| id["id"].as_str().unwrap_or_default().to_owned())
-}
-
-/// The alphabet of bootstrap tokens.
-fn random_text(length: usize) -> Result<String> {
-    const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
-    let mut bytes = vec![0; length];
-    SystemRandom::new().fill(&mut bytes).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
-    Ok(bytes.iter().map(|b| char::from(ALPHABET[usize::from(*b) % ALPHABET.len()])).collect())
 }
 
 fn duration(text: &str) -> Result<Duration> {

@@ -1,0 +1,169 @@
+//! `tombolo hub`: the Kubernetes API over a fleet.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use tokio_util::sync::CancellationToken;
+use tombolo_api::names;
+use tombolo_apiserver::{
+    ConnectError, Identity, Io, PodConnector, PodStream, Server, UpgradeHandler, Upstream,
+};
+use tombolo_fleet::{Approval, FleetConfig, PodRoute, Serve, TunnelHub};
+use tombolo_tunnel::{Class, PeerIdentity};
+use tombolo_workload::{Ca, Options};
+
+use crate::{start, ties};
+
+/// Run a hub: one Kubernetes API over many sites
+#[derive(clap::Args)]
+#[command(
+    after_help = "Example:\n  tombolo hub --data-dir /var/lib/tombolo/hub --listen 0.0.0.0:6443 --tls-san hub.example.com"
+)]
+pub struct Args {
+    #[command(flatten)]
+    pub start: start::ServerArgs,
+    /// Silence after which a site counts as lost, in seconds
+    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(5..))]
+    lease_seconds: u64,
+    /// A person approves each site with `tombolo sites approve`, token or not
+    #[arg(long)]
+    approve_sites: bool,
+    /// Where sites reach this hub, if not at the address it listens on
+    #[arg(long, value_name = "https://HOST:PORT")]
+    url: Option<String>,
+}
+
+pub async fn run(args: Args) -> Result<()> {
+    let mut config = start::configure(&args.start).await?;
+    let lease = Duration::from_secs(args.lease_seconds);
+    // Tunnels need the server, and the server needs the tunnels: the cell is filled before anything can connect.
+    let server_cell: Arc<std::sync::OnceLock<Server>> = Arc::default();
+    let serve: Serve = {
+        let cell = server_cell.clone();
+        Arc::new(move |io, peer| {
+            let Some(server) = cell.get().cloned() else { return };
+            tokio::spawn(async move { server.serve_stream(io, Identity::new(peer.user, peer.groups)).await });
+        })
+    };
+    let tunnels = TunnelHub::new(serve, lease / 4);
+    config.pods = Some(Arc::new(PodsAtSites(tunnels.clone())));
+    config.upgrades.insert(names::TUNNEL_PATH.to_owned(), Arc::new(TunnelUpgrade(tunnels.clone())));
+    let server = Server::start(config).await?;
+    server_cell.set(server.clone()).map_err(|_| anyhow::anyhow!("the hub's server is set once"))?;
+
+    let stop = CancellationToken::new();
+    let ca = server.ca();
+    let options = Options {
+        signer: Some(Ca { cert_pem: ca.certificate.clone(), key_pem: ca.key.clone() }),
+        root_ca: Some(ca.certificate.clone()),
+        ..Options::hub(stop.clone())
+    };
+    tokio::spawn(tombolo_workload::run(start::client(&server, "system:tombolo:controllers"), options));
+
+    let address = start::listen(&server, &args.start).await?;
+    let quic_port = listen_quic(&server, &tunnels, SocketAddr::new(args.start.listen.ip(), address.port()));
+    let url = args.url.clone().unwrap_or_else(|| format!("https://{address}"));
+    let mut fleet = FleetConfig::new(
+        start::client(&server, "system:tombolo:fleet"),
+        ca.certificate.clone(),
+        ca.key.clone(),
+        url,
+        tunnels,
+    );
+    fleet.lease = lease;
+    fleet.approval = if args.approve_sites { Approval::Person } else { Approval::Token };
+    fleet.quic_port = quic_port;
+    fleet.elect = matches!(args.start.store, start::StoreChoice::Etcd(_));
+    fleet.replica = address.to_string();
+    fleet.shutdown = stop.clone();
+    let ending = stop.clone();
+    tokio::spawn(async move {
+        if let Err(error) = tombolo_fleet::run(fleet).await {
+            tracing::error!(%error, "the fleet's controllers ended");
+            ending.cancel();
+        }
+    });
+    let site = start::client(&server, "system:tombolo:site");
+    tokio::spawn(ties::run(site, server.clone(), None, stop.clone()));
+    until_joinable(&start::client(&server, "system:tombolo:hub")).await?;
+    start::ready(&server, "hub", address, &args.start)?;
+    start::run_until_asked(&server, stop).await
+}
+
+/// Waits for what the first site to join will ask for.
+async fn until_joinable(hub: &kube::Client) -> Result<()> {
+    let info: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(hub.clone(), "kube-public");
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    while info.get_opt("cluster-info").await?.is_none() {
+        anyhow::ensure!(
+            tokio::time::Instant::now() < deadline,
+            "the fleet's controllers did not start; the log says why"
+        );
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
+}
+
+/// Sites that cannot use UDP come through the API port instead, so a taken port is no reason to stop.
+fn listen_quic(server: &Server, tunnels: &TunnelHub, address: SocketAddr) -> Option<u16> {
+    let listening = || -> Result<quinn::Endpoint> {
+        let names = ["localhost".to_owned()];
+        let certificate = server.server_certificate(&names, &[address.ip(), [127, 0, 0, 1].into()])?;
+        let ca = server.ca().certificate.as_bytes();
+        let tls =
+            tombolo_tunnel::tls::server(certificate.certificate.as_bytes(), certificate.key.as_bytes(), ca)?;
+        tombolo_tunnel::quic::listen(address, tls).context("cannot listen for QUIC")
+    };
+    match listening() {
+        Ok(endpoint) => {
+            let tunnels = tunnels.clone();
+            tokio::spawn(async move { tunnels.listen(endpoint).await });
+            Some(address.port())
+        }
+        Err(error) => {
+            tracing::warn!(%address, error = format!("{error:#}"), "no QUIC; sites connect over TCP");
+            None
+        }
+    }
+}
+
+/// Logs, exec and port forwarding of pods that run at sites, through their tunnels.
+struct PodsAtSites(TunnelHub);
+
+#[async_trait]
+impl PodConnector for PodsAtSites {
+    async fn connect(&self, request: PodStream) -> Result<Upstream, ConnectError> {
+        let route = PodRoute::of(&request.pod).ok_or_else(|| {
+            ConnectError::BadRequest(
+                "this pod is at no site yet; `tombolo place` shows what runs where".into(),
+            )
+        })?;
+        let stream = self
+            .0
+            .open(&route.site, Class::Bulk)
+            .await
+            .map_err(|e| ConnectError::Unreachable(e.to_string()))?;
+        let query = Some(request.query.as_str());
+        let path = format!("{}{}", request.subresource, request.path);
+        Ok(Upstream {
+            stream: Box::new(stream),
+            path_and_query: route.path(&path, query),
+            headers: Default::default(),
+        })
+    }
+}
+
+/// Sites that come over TCP upgrade a connection of the API port.
+struct TunnelUpgrade(TunnelHub);
+
+#[async_trait]
+impl UpgradeHandler for TunnelUpgrade {
+    async fn serve(&self, identity: Identity, io: Box<dyn Io>) {
+        let peer = PeerIdentity { user: identity.user, groups: identity.groups, ..Default::default() };
+        self.0.accept(peer, io).await;
+    }
+}

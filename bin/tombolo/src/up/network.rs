@@ -1,0 +1,131 @@
+//! The sample fleet's network: one bridge on this machine, and a network namespace per member behind it.
+//!
+//! Everything is made through netlink, because a fresh machine may have no `ip` tool. Names carry a prefix, so
+//! that `down` finds them without a record.
+
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+
+use anyhow::{Context, Result};
+use futures::TryStreamExt;
+use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use tombolo_wan::Namespace;
+
+const BRIDGE: &str = "tombolo0";
+const PREFIX: &str = "tombolo-";
+/// From the range for benchmarks between networks (RFC 2544), which neither homes nor offices use.
+const NETWORK: [u8; 3] = [198, 19, 77];
+const PREFIX_LENGTH: u8 = 24;
+
+/// The address of the n-th member; the bridge itself is number 1.
+pub fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(NETWORK[0], NETWORK[1], NETWORK[2], number)
+}
+
+/// The namespace of a member.
+pub fn namespace(member: &str) -> String {
+    format!("{PREFIX}{member}")
+}
+
+/// Makes the bridge, if it is not there.
+pub async fn create_bridge() -> Result<()> {
+    let handle = connect()?;
+    if index(&handle, BRIDGE).await.is_ok() {
+        return Ok(());
+    }
+    handle
+        .link()
+        .add(LinkBridge::new(BRIDGE).build())
+        .execute()
+        .await
+        .context("cannot create a network bridge")?;
+    let bridge = index(&handle, BRIDGE).await?;
+    handle.address().add(bridge, IpAddr::V4(address(1)), PREFIX_LENGTH).execute().await?;
+    handle.link().change(LinkUnspec::new_with_index(bridge).up().build()).execute().await?;
+    Ok(())
+}
+
+/// Makes a member's namespace, its cable to the bridge, and its address.
+pub async fn create_host(member: &str, number: u8) -> Result<()> {
+    let namespace = Namespace::create(&namespace(member))?;
+    let outside = format!("tombolo{number}");
+    let handle = connect()?;
+    let bridge = index(&handle, BRIDGE).await?;
+    let file = File::open(namespace.path())?;
+    handle
+        .link()
+        .add(LinkVeth::new(&outside, "eth0-tmb").build())
+        .execute()
+        .await
+        .context("cannot create a cable")?;
+    let inside = index(&handle, "eth0-tmb").await?;
+    let rename = LinkUnspec::new_with_index(inside).name("eth0").setns_by_fd(file.as_raw_fd()).build();
+    handle.link().change(rename).execute().await?;
+    let outside = index(&handle, &outside).await?;
+    handle
+        .link()
+        .change(LinkUnspec::new_with_index(outside).controller(bridge).up().build())
+        .execute()
+        .await?;
+    namespace.run(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(configure_inside(number))
+    })??;
+    namespace.keep();
+    Ok(())
+}
+
+async fn configure_inside(number: u8) -> Result<()> {
+    let handle = connect()?;
+    let lo = index(&handle, "lo").await?;
+    handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
+    let eth0 = index(&handle, "eth0").await?;
+    handle.address().add(eth0, IpAddr::V4(address(number)), PREFIX_LENGTH).execute().await?;
+    handle.link().change(LinkUnspec::new_with_index(eth0).up().build()).execute().await?;
+    let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(1)).build();
+    handle.route().add(default).execute().await?;
+    Ok(())
+}
+
+/// Plugs a member's cable in or out.
+pub async fn set_link(number: u8, plugged: bool) -> Result<()> {
+    let handle = connect()?;
+    let cable = index(&handle, &format!("tombolo{number}")).await.context("is the fleet up?")?;
+    let change = LinkUnspec::new_with_index(cable);
+    let change = if plugged { change.up() } else { change.down() };
+    handle.link().change(change.build()).execute().await?;
+    Ok(())
+}
+
+/// Removes what was made; what is gone already is fine.
+pub async fn remove_all() -> Result<()> {
+    for name in Namespace::list(PREFIX) {
+        Namespace::remove(&name)?;
+    }
+    let handle = connect()?;
+    let mut links = handle.link().get().execute();
+    while let Some(link) = links.try_next().await? {
+        let ours = link.attributes.iter().any(|attribute| {
+            matches!(attribute, rtnetlink::packet_route::link::LinkAttribute::IfName(name)
+                if name.strip_prefix("tombolo").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())))
+        });
+        if ours {
+            // A cable goes with its namespace, maybe while we look at it.
+            let _ = handle.link().del(link.header.index).execute().await;
+        }
+    }
+    Ok(())
+}
+
+fn connect() -> Result<Handle> {
+    let (connection, handle, _) = rtnetlink::new_connection().context("cannot open a netlink socket")?;
+    tokio::spawn(connection);
+    Ok(handle)
+}
+
+async fn index(handle: &Handle, name: &str) -> Result<u32> {
+    let mut links = handle.link().get().match_name(name.to_owned()).execute();
+    let link = links.try_next().await.with_context(|| format!("no network link {name:?}"))?;
+    Ok(link.with_context(|| format!("no network link {name:?}"))?.header.index)
+}
