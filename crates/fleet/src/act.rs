@@ -43,7 +43,7 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
             work.metadata.managed_fields = None;
             match api.replace(&name, &PostParams::default(), &work).await {
-                Ok(work) => known.index.lock().put_work(work),
+                Ok(work) => known.index.lock().refresh_work(work),
                 // The site reported meanwhile; the watch brings that, and the plan is made anew.
                 Err(Error::Api(status)) if status.code == 409 => known.index.lock().mark(&Key::of_root(&work.spec.root)),
                 Err(error) => return Err(error),
@@ -58,7 +58,7 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(object) => {
                     let object = as_json(object, &key.api_version, &key.kind);
-                    known.index.lock().put_object(key, Arc::new(object));
+                    known.index.lock().refresh_object(key, Arc::new(object));
                 }
                 Err(Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),

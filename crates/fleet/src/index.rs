@@ -114,6 +114,21 @@ impl Index {
         self.dirty.insert(key);
     }
 
+    /// An answer to a write. The watch may have shown the object's deletion meanwhile: then it stays gone.
+    pub fn refresh_object(&mut self, key: Key, object: Object) {
+        if self.objects.contains_key(&key) {
+            self.put_object(key, object);
+        }
+    }
+
+    /// As [`Index::refresh_object`].
+    pub fn refresh_work(&mut self, work: Work) {
+        let root = Key::of_root(&work.spec.root);
+        if self.works_of(&root).any(|(_, w)| w.metadata.uid == work.metadata.uid) {
+            self.put_work(work);
+        }
+    }
+
     pub fn drop_object(&mut self, key: &Key) {
         self.objects.remove(key);
         if let Some(services) = self.services.get_mut(&key.namespace) {
@@ -269,6 +284,13 @@ impl Index {
         let lease = state.site.spec.lease_seconds.map_or(self.lease_seconds, i64::from);
         let silence = now - state.heard.unwrap_or(0).max(self.since);
         (silence > lease).then(|| u64::try_from(silence).unwrap_or(0))
+    }
+
+    /// Since when nothing was heard, if the site counts as lost.
+    pub fn silent_since(&self, name: &str, now: i64) -> Option<String> {
+        self.silent(name, now)?;
+        let heard = self.sites.get(name)?.heard.unwrap_or(0).max(self.since);
+        Some(crate::time_text(heard))
     }
 
     pub fn put_group(&mut self, group: SiteGroup) {

@@ -48,7 +48,13 @@ pub use run::{FleetError, run};
 pub use tombolo_agent::ca_hash;
 pub use tunnels::{Admission, OpenError, Serve, SitePeer, Tied, TunnelHub};
 
+/// Seconds since 1970, as Kubernetes writes them.
+pub(crate) fn time_text(seconds: i64) -> String {
+    let time = jiff::Timestamp::from_second(seconds).unwrap_or_default();
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
 /// Now, as Kubernetes writes it.
 pub(crate) fn now_text() -> String {
-    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    time_text(jiff::Timestamp::now().as_second())
 }

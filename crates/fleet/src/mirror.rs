@@ -84,12 +84,12 @@ fn non_empty(image: String) -> String {
     if image.is_empty() { "unknown".into() } else { image }
 }
 
-/// The status of a mirrored pod. `silent`: seconds since the site was last heard, if too long.
-pub fn mirror_status(summary: &PodSummary, images: &BTreeMap<String, String>, silent: Option<u64>) -> Value {
+/// The status of a mirrored pod. `silent`: since when the site was not heard, if that is too long.
+pub fn mirror_status(summary: &PodSummary, images: &BTreeMap<String, String>, silent: Option<&str>) -> Value {
     let ready = summary.ready && silent.is_none();
     let truth = |value: bool| if value { "True" } else { "False" };
     let (reason, message) = match silent {
-        Some(seconds) => ("SiteSilent".to_owned(), format!("the site was not heard for {seconds} s; this is what it last said")),
+        Some(since) => ("SiteSilent".to_owned(), format!("the site was not heard since {since}; this is what it last said")),
         None if summary.leaving => ("Terminating".to_owned(), "the pod is being deleted at its site".to_owned()),
         None => (summary.reason.clone(), summary.message.clone()),
     };
@@ -185,9 +185,9 @@ mod tests {
     fn a_pod_of_a_silent_site_is_not_shown_as_ready() {
         let ready = |status: &Value| text(&status["conditions"][3], "/status").to_owned();
         assert_eq!(ready(&mirror_status(&summary(), &BTreeMap::new(), None)), "True");
-        let stale = mirror_status(&summary(), &BTreeMap::new(), Some(77));
+        let stale = mirror_status(&summary(), &BTreeMap::new(), Some("2026-01-01T00:01:17Z"));
         assert_eq!(ready(&stale), "Unknown");
         assert_eq!(stale["containerStatuses"][0]["ready"], false);
-        assert!(text(&stale, "/message").contains("77 s"));
+        assert!(text(&stale, "/message").contains("00:01:17"));
     }
 }

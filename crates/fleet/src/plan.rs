@@ -269,7 +269,7 @@ fn observe(
         .map(|(site, work)| Word {
             site: site.clone(),
             status: work.status.clone().unwrap_or_default(),
-            silent: index.silent(site, now).map(coarse),
+            silent: index.silent_since(site, now),
             sent: work.spec.root.generation,
         })
         .collect();
@@ -319,11 +319,11 @@ fn mirrors(index: &Index, key: &Key, root: Option<&Object>, works: &[(String, Ar
     for (site, work) in works {
         let name = work.metadata.name.clone().unwrap_or_default();
         let mut shown = index.mirrors_of(site, &name);
-        let silent = index.silent(site, now);
+        let silent = index.silent_since(site, now);
         let reported = work.status.as_ref().map(|s| &s.pods);
         for (pod, summary) in reported.into_iter().flatten() {
             let object = root.map_or(&work.spec.object, |r| r);
-            let mut status = mirror_status(summary, &images(object, &key.kind), silent.map(coarse));
+            let mut status = mirror_status(summary, &images(object, &key.kind), silent.as_deref());
             match shown.remove(&mirror_name(pod, site)) {
                 None if summary.leaving => {}
                 None => {
@@ -357,11 +357,6 @@ pub fn remove_mirror(pod: &Value) -> Action {
         name: text(pod, "/metadata/name").to_owned(),
         uid: text(pod, "/metadata/uid").to_owned(),
     }
-}
-
-/// The age of silence in steps, so that a silent site does not cause a write every second.
-fn coarse(seconds: u64) -> u64 {
-    if seconds < 60 { seconds / 10 * 10 } else { seconds / 60 * 60 }
 }
 
 /// Fields that the hub's API adds to a pod's status by itself are left alone.

@@ -268,10 +268,10 @@ async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap
         }
         // Silence has an age, and waits end.
         index.mark_unsettled();
-        let sites: Vec<(Site, Option<u64>, usize)> = index
+        let sites: Vec<(Site, Option<String>, usize)> = index
             .sites
             .iter()
-            .map(|(name, s)| (s.site.clone(), index.silent(name, time), index.works_at(name).count()))
+            .map(|(name, s)| (s.site.clone(), index.silent_since(name, time), index.works_at(name).count()))
             .collect();
         (sites, index.hub.clone(), index.orphaned_mirrors())
     };
@@ -286,7 +286,7 @@ async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap
                 Ok(())
             }
         } else {
-            sites::show(config, site, *silent, tied.get(&name), shown).await
+            sites::show(config, site, silent.as_deref(), tied.get(&name), shown).await
         };
         if let Err(error) = result {
             tracing::debug!(site = name, %error, "not shown");

@@ -52,17 +52,16 @@ fn equipment(site: &str, identity: &str) -> Vec<Value> {
 }
 
 /// Condition `Ready` of a site.
-pub fn ready(silent: Option<u64>, tied: bool, now: &str) -> Condition {
-    let (status, reason, message) = match silent {
-        Some(seconds) => ("False", "Silent", format!("not heard for {} s; what is shown of it is what it last said", seconds / 10 * 10)),
-        None if tied => ("True", "Tied", "heartbeats come".to_owned()),
-        None => ("True", "Tied", "heartbeats come to another replica, or stopped a moment ago".to_owned()),
+pub fn ready(silent_since: Option<&str>, now: &str) -> Condition {
+    let (status, reason, message) = match silent_since {
+        Some(since) => ("False", "Silent", format!("not heard since {since}; what is shown of it is what it last said")),
+        None => ("True", "Tied", "heard within its lease".to_owned()),
     };
     Condition {
         r#type: "Ready".into(),
         status: status.into(),
         reason: reason.into(),
-        message: if tied || silent.is_some() { message } else { "heard within its lease".into() },
+        message,
         last_transition_time: now.into(),
     }
 }
@@ -109,16 +108,16 @@ pub fn node_status(site: &Site, ready: &Condition, now: &str) -> Value {
 }
 
 /// Brings Site condition, Node and latency in line with what is known; writes only differences.
-pub async fn show(config: &FleetConfig, site: &Site, silent: Option<u64>, tied: Option<&Tied>, shown: &mut HashMap<String, String>) -> Result<(), Error> {
+pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>, tied: Option<&Tied>, shown: &mut HashMap<String, String>) -> Result<(), Error> {
     let name = site.name_any();
     let now = crate::now_text();
     let status = site.status.clone().unwrap_or_default();
-    let condition = ready(silent, tied.is_some(), &now);
+    let condition = ready(silent_since, &now);
     let mut conditions = status.conditions.clone();
     let mut patch = json!({});
     if condition.clone().set(&mut conditions) {
         patch["conditions"] = json!(conditions);
-        if silent.is_some() {
+        if silent_since.is_some() {
             tracing::warn!(site = name, "lost: {}", condition.message);
         }
     }
@@ -240,7 +239,7 @@ mod tests {
 
     #[test]
     fn a_silent_site_is_not_ready_and_its_node_is_unknown() {
-        let condition = ready(Some(47), false, "t");
+        let condition = ready(Some("2026-01-01T00:00:00Z"), "t");
         assert_eq!(condition.status, "False");
         let site = Site::new("a", SiteSpec::default());
         assert_eq!(node_status(&site, &condition, "t")["status"]["conditions"][0]["status"], "Unknown");

@@ -17,8 +17,8 @@ use crate::object::{number, text};
 pub struct Word {
     pub site: String,
     pub status: WorkStatus,
-    /// Seconds since it was last heard, if that is too long.
-    pub silent: Option<u64>,
+    /// Since when it was not heard, if that is too long.
+    pub silent: Option<String>,
     /// The hub's generation that was sent there.
     pub sent: i64,
 }
@@ -192,8 +192,8 @@ fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
             if own.is_none() && word.silent.is_none() && !good {
                 continue;
             }
-            if let Some(seconds) = word.silent {
-                told.push(format!("{}: not heard for {seconds} s", word.site));
+            if let Some(since) = &word.silent {
+                told.push(format!("{}: not heard since {since}", word.site));
             } else if rank > 0 || !many {
                 let message = own.as_ref().map_or("no word yet", |c| text(c, "/message"));
                 told.push(if many { format!("{}: {message}", word.site) } else { message.to_owned() });

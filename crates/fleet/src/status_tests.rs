@@ -51,10 +51,10 @@ fn a_generation_is_observed_only_when_every_site_has_it() {
 #[test]
 fn a_silent_site_is_unknown_not_ready_and_not_gone() {
     let mut silent = word("b", 3, 2, 2);
-    silent.silent = Some(90);
+    silent.silent = Some("T".into());
     let status = merge(&root(3, 4), &[word("a", 3, 2, 2), silent], "now").expect("heard");
     assert_eq!((&status["replicas"], &status["readyReplicas"], &status["availableReplicas"]), (&json!(4), &json!(2), &json!(2)));
-    assert_eq!(available(&status), ("Unknown", "b: not heard for 90 s"));
+    assert_eq!(available(&status), ("Unknown", "b: not heard since T"));
     assert_eq!(status["observedGeneration"], 2);
 }
 
@@ -100,7 +100,7 @@ proptest! {
     fn ready_is_never_more_than_what_heard_sites_said(parts in prop::collection::vec((0i64..5, 0i64..5, any::<bool>()), 1..6)) {
         let words: Vec<Word> = parts.iter().enumerate().map(|(n, (replicas, ready, silent))| {
             let mut word = word(&format!("s{n}"), 3, *replicas, (*ready).min(*replicas));
-            word.silent = silent.then_some(50);
+            word.silent = silent.then(|| "T".to_owned());
             word
         }).collect();
         let status = merge(&root(3, 10), &words, "now").expect("heard");

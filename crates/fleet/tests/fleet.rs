@@ -9,7 +9,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::{Site, Work};
 
@@ -255,9 +255,4 @@ async fn gone(site: &Client, name: &str) {
         deployments(site).get_opt(name).await.ok()?.is_none().then_some(())
     })
     .await;
-}
-
-#[allow(dead_code)]
-fn pretty(value: &Value) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default()
 }

@@ -129,7 +129,7 @@ impl Cluster {
             "--enable-bootstrap-token-auth=true".into(),
             "--authorization-mode=RBAC".into(),
             "--service-account-issuer=https://tombolo.test".into(),
-            format!("--service-account-key-file={}", at("api.key")),
+            format!("--service-account-key-file={}", at("api.crt")),
             format!("--service-account-signing-key-file={}", at("api.key")),
             "--service-cluster-ip-range=10.0.0.0/24".into(),
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition".into(),
@@ -137,12 +137,16 @@ impl Cluster {
         ];
         let api = start(&fixtures.join("k8s-1.36.3/kube-apiserver"), &api_args, &dir.path().join("api.log"));
         let client = client(port, &pki.ca);
-        let log = dir.path().join("api.log");
-        eventually(&format!("API server {name} (see {})", log.display()), 90, || async {
-            let nodes: Api<Node> = Api::all(client.clone());
-            nodes.list(&Default::default()).await.is_ok().then_some(())
-        })
-        .await;
+        let nodes: Api<Node> = Api::all(client.clone());
+        let began = Instant::now();
+        while let Err(error) = nodes.list(&Default::default()).await {
+            if began.elapsed() > Duration::from_secs(60) {
+                let log = std::fs::read_to_string(dir.path().join("api.log")).unwrap_or_default();
+                let tail: Vec<&str> = log.lines().rev().take(15).collect();
+                panic!("API server {name} does not come up: {error}; its log ends (last line first) {tail:#?}");
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         Self { client, port, pki, dir, processes: vec![api, etcd], fixtures: fixtures.to_owned() }
     }
 
@@ -384,6 +388,6 @@ async fn as_site(mut request: http::Request<hyper::body::Incoming>, peer: SitePe
 }
 
 pub fn logging() {
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn,tombolo_fleet=info,tombolo_agent=info".into());
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn,kube_client=off,kube_runtime=off,tombolo_fleet=info,tombolo_agent=info".into());
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
 }
