@@ -42,7 +42,7 @@ pub async fn admit(call: &Call, resource: &Resource, pod: &mut Value) -> Result<
 /// Containers that say nothing get the range's defaults.
 fn fill(pod: &mut Value, limit: &Value) {
     for list in ["containers", "initContainers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        for container in write::list_mut(pod, "spec", list) {
             for (kind, defaults) in [("limits", "default"), ("requests", "defaultRequest")] {
                 for (name, value) in limit[defaults].as_object().into_iter().flatten() {
                     if container["resources"][kind].get(name).is_none() {

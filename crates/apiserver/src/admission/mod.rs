@@ -6,9 +6,11 @@ mod nodes;
 mod pods;
 mod policies;
 mod quota;
+mod security;
 mod storage;
 
 pub use policies::{Policies, sources};
+use security::Level;
 
 use serde_json::Value;
 
@@ -16,6 +18,7 @@ use crate::http::status::{Failure, Result};
 use crate::record::Record;
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
+use crate::registry::write;
 use crate::server::Call;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub async fn admit(
     dry_run: bool,
 ) -> Result<()> {
     if operation == Operation::Create && resource.namespaced {
-        namespace_exists(call, resource).await?;
+        namespace_exists(call, resource, object).await?;
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") if operation == Operation::Delete => protect_namespace(call, resource)?,
@@ -66,8 +69,9 @@ fn protect_namespace(call: &Call, resource: &Resource) -> Result<()> {
 }
 
 /// Nothing is created in a namespace that is not there or on its way out.
-async fn namespace_exists(call: &Call, resource: &Resource) -> Result<()> {
-    let name = &call.target.namespace;
+async fn namespace_exists(call: &mut Call, resource: &Resource, object: &Value) -> Result<()> {
+    let name = call.target.namespace.clone();
+    let name = name.as_str();
     let namespaces =
         call.app.registry.built_in.find("", "v1", "namespaces").expect("the tables hold namespaces");
     let Some(record) = call.app.get(&namespaces.key("", name)).await? else {
@@ -83,6 +87,37 @@ async fn namespace_exists(call: &Call, resource: &Resource) -> Result<()> {
             format!("namespace {name} is being terminated"),
             "metadata.namespace",
         ));
+    }
+    let (enforced, warned) = security::levels(|key| fields.label(key));
+    pod_security(call, resource, object, enforced, warned)
+}
+
+/// Pods are held to their namespace's level; what makes pods is warned of what would become of them.
+fn pod_security(
+    call: &mut Call,
+    resource: &Resource,
+    object: &Value,
+    enforced: Level,
+    warned: Level,
+) -> Result<()> {
+    let is_pod = resource.is("", "pods");
+    let template = match resource.plural.as_str() {
+        "pods" if is_pod => Some(object),
+        "cronjobs" => object.pointer("/spec/jobTemplate/spec/template"),
+        "podtemplates" => object.get("template"),
+        "deployments" | "replicasets" | "statefulsets" | "daemonsets" | "jobs" | "replicationcontrollers" => {
+            object.pointer("/spec/template")
+        }
+        _ => None,
+    };
+    let Some(template) = template else { return Ok(()) };
+    let (spec, annotations) = (&template["spec"], &template["metadata"]["annotations"]);
+    if is_pod && let Some(text) = security::violation(enforced, spec, annotations) {
+        return Err(resource.forbidden(write::name_of(object), text));
+    }
+    if let Some(text) = security::violation(warned, spec, annotations) {
+        let text = text.replacen("violates", "would violate", 1);
+        call.warnings.push(text);
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ fn mount_token(call: &Call, pod: &mut Value) {
     };
     let mut used = false;
     for list in ["initContainers", "containers"] {
-        for container in pod["spec"][list].as_array_mut().into_iter().flatten() {
+        for container in write::list_mut(pod, "spec", list) {
             let taken = container["volumeMounts"]
                 .as_array()
                 .is_some_and(|mounts| mounts.iter().any(|m| m["mountPath"] == TOKEN_PATH));

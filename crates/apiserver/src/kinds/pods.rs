@@ -40,7 +40,7 @@ fn resize(object: &mut Value, old: &Value) {
     let proposed = std::mem::replace(object, old.clone());
     for list in ["containers", "initContainers"] {
         let new = proposed["spec"][list].as_array().cloned().unwrap_or_default();
-        for container in object["spec"][list].as_array_mut().into_iter().flatten() {
+        for container in write::list_mut(object, "spec", list) {
             let Some(wanted) = new.iter().find(|c| c["name"] == container["name"]) else { continue };
             for key in ["resources", "resizePolicy"] {
                 if let Some(value) = wanted.get(key) {

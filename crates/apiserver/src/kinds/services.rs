@@ -102,7 +102,7 @@ fn carry_over(service: &mut Value, old: Option<&Value>) {
         && matches!(old_kind, "NodePort" | "LoadBalancer")
     {
         let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        for port in write::list_mut(service, "spec", "ports") {
             if port["nodePort"].as_u64().unwrap_or(0) == 0
                 && let Some(same) =
                     old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])

@@ -115,6 +115,11 @@ pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
+/// The elements of a list two levels down. Indexing mutably would write a `null` where there is none.
+pub fn list_mut<'a>(object: &'a mut Value, part: &str, list: &str) -> impl Iterator<Item = &'a mut Value> {
+    object.get_mut(part).and_then(|p| p.get_mut(list)).and_then(Value::as_array_mut).into_iter().flatten()
+}
+
 pub fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
