@@ -70,7 +70,7 @@ pub fn intent(object: &Value) -> Value {
         drop_if(&mut meant, pointer, &value);
     }
     match kind.as_str() {
-        "Service" => service(&mut meant),
+        "Service" => service(&mut meant, &chosen_node_ports(object)),
         "PersistentVolumeClaim" => drop_at(&mut meant, "/spec/volumeName"),
         "ServiceAccount" => drop_at(&mut meant, "/secrets"),
         "Job" => job(&mut meant),
@@ -114,8 +114,22 @@ fn clean(metadata: &mut Map<String, Value>, field: &str) {
     }
 }
 
-/// Addresses and ports belong to the cluster that hands them out; `None` (headless) is the user's word.
-fn service(object: &mut Value) {
+/// Ports whose node port somebody chose, as `(port, protocol)`: a number that the hub handed out belongs to no manager.
+fn chosen_node_ports(object: &Value) -> Vec<(i64, String)> {
+    let managers = object.pointer("/metadata/managedFields").and_then(Value::as_array);
+    let ports = managers.into_iter().flatten().filter_map(|m| m.pointer("/fieldsV1/f:spec/f:ports")?.as_object());
+    let chosen = ports.flatten().filter(|(_, fields)| fields.get("f:nodePort").is_some());
+    chosen
+        .filter_map(|(key, _)| {
+            let key: Value = serde_json::from_str(key.strip_prefix("k:")?).ok()?;
+            Some((key["port"].as_i64()?, key["protocol"].as_str().unwrap_or("TCP").to_owned()))
+        })
+        .collect()
+}
+
+/// Addresses and ports belong to the cluster that hands them out, unless the user chose them; `None` (headless) is the
+/// user's word.
+fn service(object: &mut Value, chosen: &[(i64, String)]) {
     let headless = text(object, "/spec/clusterIP") == "None";
     for pointer in ["/spec/clusterIPs", "/spec/ipFamilies", "/spec/healthCheckNodePort"] {
         drop_at(object, pointer);
@@ -127,8 +141,12 @@ fn service(object: &mut Value) {
     drop_if(object, "/spec/type", &json!("ClusterIP"));
     for port in object.pointer_mut("/spec/ports").and_then(Value::as_array_mut).into_iter().flatten() {
         let same = port.get("targetPort").is_some() && port.get("targetPort") == port.get("port");
+        let key = (port["port"].as_i64().unwrap_or_default(), text(port, "/protocol"));
+        let keep = chosen.iter().any(|(number, protocol)| (*number, protocol.as_str()) == key);
         if let Some(map) = port.as_object_mut() {
-            map.remove("nodePort");
+            if !keep {
+                map.remove("nodePort");
+            }
             if same {
                 map.remove("targetPort");
             }

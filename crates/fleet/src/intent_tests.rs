@@ -64,3 +64,14 @@ fn what_is_meant_is_meant_again() {
     assert_eq!(once["spec"], json!({"volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]}));
     assert_eq!(intent(&once), once);
 }
+
+#[test]
+fn a_node_port_that_the_user_chose_is_kept_and_one_that_the_hub_gave_is_not() {
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a", "managedFields": [
+            {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {"f:nodePort": {}}}}}}]},
+        "spec": {"type": "NodePort", "ports": [
+            {"port": 80, "protocol": "TCP", "nodePort": 30080}, {"port": 81, "protocol": "TCP", "nodePort": 31234}]}});
+    let meant = intent(&service);
+    assert_eq!(meant.pointer("/spec/ports/0/nodePort"), Some(&json!(30080)));
+    assert_eq!(meant.pointer("/spec/ports/1/nodePort"), None);
+}

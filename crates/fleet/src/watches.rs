@@ -58,7 +58,8 @@ impl Known {
         self.changed.notify_one();
     }
 
-    /// Follows one of our own kinds: `put` and `drop` change the index; what a new list lacks is dropped.
+    /// Follows one of our own kinds: `put` and `drop` change the index; what a new list lacks is dropped. `trim` takes out of
+    /// the copy that is kept for that what `drop` does not need.
     pub async fn follow<K>(
         self: Arc<Self>,
         api: Api<K>,
@@ -66,6 +67,7 @@ impl Known {
         config: watcher::Config,
         put: fn(&mut Index, K),
         drop_: fn(&mut Index, &K),
+        trim: fn(&mut K),
     ) where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
@@ -73,12 +75,17 @@ impl Known {
         let mut held: std::collections::HashMap<String, K> = Default::default();
         let mut listed: HashSet<String> = HashSet::new();
         let id = |object: &K| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
+        let trimmed = |object: &K| {
+            let mut object = object.clone();
+            trim(&mut object);
+            object
+        };
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     listed.insert(id(&object));
-                    held.insert(id(&object), shallow(&object));
+                    held.insert(id(&object), trimmed(&object));
                     put(&mut self.index.lock(), object);
                 }
                 Ok(Event::InitDone) => {
@@ -92,7 +99,7 @@ impl Known {
                     self.synced((names::GROUP, kind));
                 }
                 Ok(Event::Apply(object)) => {
-                    held.insert(id(&object), shallow(&object));
+                    held.insert(id(&object), trimmed(&object));
                     put(&mut self.index.lock(), object);
                 }
                 Ok(Event::Delete(object)) => {
@@ -209,17 +216,15 @@ impl Known {
     }
 }
 
-/// Enough of an object to drop it later.
-fn shallow<K: Clone>(object: &K) -> K {
-    object.clone()
-}
-
 pub fn as_json(object: DynamicObject, api_version: &str, kind: &str) -> Value {
     let mut value = serde_json::to_value(object).unwrap_or_default();
     value["apiVersion"] = api_version.into();
     value["kind"] = kind.into();
     if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
+        // Who chose a Service's node ports is needed to render it; for the rest it is dead weight.
+        if kind != "Service" {
+            metadata.remove("managedFields");
+        }
     }
     value
 }
