@@ -1,15 +1,23 @@
 //! The network of a site, as one node makes it.
 //!
 //! - [`PodNetwork`]: a bridge in the node's network namespace, an address and a pair of links for every pod;
-//! - [`Addresses`]: which pod has which address, a pure table.
+//! - [`Addresses`]: which pod has which address, a pure table;
+//! - [`ServiceProxy`]: service addresses and node ports, translated by nftables rules that are replaced as a whole;
+//! - [`DnsServer`] over a [`Zone`]: names of services and pods, answered on the node.
 //!
 //! Everything talks to the kernel by netlink directly: no `ip`, `nft` or `iptables` program is needed. Everything
 //! happens in the network namespace of the calling process, so several nodes can live on one machine.
 
 mod address;
+mod dns;
 mod link;
 mod netlink;
+mod nft;
 mod pods;
+mod proxy;
+mod service;
 
 pub use address::{Addresses, Exhausted, Subnet, SubnetError};
+pub use dns::{DnsError, DnsServer, Zone};
+pub use proxy::ServiceProxy;
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};

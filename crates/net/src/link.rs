@@ -164,6 +164,14 @@ impl Links {
             .u32(RTA_OIF, link)))
     }
 
+    /// A route to what hangs directly on a link.
+    pub fn add_link_route(&mut self, destination: Ipv4Addr, prefix: u8, link: u32) -> io::Result<()> {
+        const SCOPE_LINK: u8 = 253;
+        let mut message = route(RTM_NEWROUTE, CREATE | EXCL, destination, prefix, false);
+        message.body[6] = SCOPE_LINK;
+        already(self.0.request(message.u32(RTA_OIF, link)))
+    }
+
     pub fn delete_route(&mut self, destination: Ipv4Addr, prefix: u8) -> io::Result<()> {
         match self.0.request(route(RTM_DELROUTE, 0, destination, prefix, false)) {
             Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32) => Ok(()),

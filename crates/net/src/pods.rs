@@ -43,10 +43,21 @@ impl PodNetwork {
             let _ = links.up(lo);
         }
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").map_err(doing("set net.ipv4.ip_forward"))?;
-        // Absent when bridges never pass netfilter, which is fine: services between pods then go by routing only.
-        let _ = fs::write("/proc/sys/net/bridge/bridge-nf-call-iptables", "1");
+        // Pods reach each other through the node on purpose (see `attach`): it must not tell them of a shorter way.
+        for link in ["all", bridge] {
+            let _ = fs::write(format!("/proc/sys/net/ipv4/conf/{link}/send_redirects"), "0");
+        }
+        // Node ports answer on the loopback address too.
         let _ = fs::write(format!("/proc/sys/net/ipv4/conf/{bridge}/route_localnet"), "1");
         Ok(PodNetwork { bridge: bridge.to_owned(), subnet })
+    }
+
+    /// Makes a network reachable for programs on the node itself even when the machine has no default route:
+    /// service addresses are translated after routing has found a way for them.
+    pub fn route_services(&self, network: Subnet) -> Result<(), PodNetworkError> {
+        let mut links = Links::open().map_err(doing("open netlink"))?;
+        let bridge = links.index(&self.bridge).map_err(doing("find the bridge"))?.unwrap_or_default();
+        links.add_link_route(network.address(), network.prefix(), bridge).map_err(doing("route the service network"))
     }
 
     pub fn subnet(&self) -> Subnet {
@@ -54,6 +65,9 @@ impl PodNetwork {
     }
 
     /// Connects the network namespace of process `pid`. `name` identifies the pod; the same name replaces.
+    ///
+    /// The pod sees only the gateway as its neighbour. Traffic between two pods of a node thus passes the node's IP
+    /// stack, where service addresses are translated back, whether or not bridges are filtered on this machine.
     pub fn attach(&self, name: &str, pid: u32, address: Ipv4Addr) -> Result<(), PodNetworkError> {
         let mut links = Links::open().map_err(doing("open netlink"))?;
         let host_end = link_name(name);
@@ -63,14 +77,15 @@ impl PodNetwork {
         links.set_master(index, bridge).map_err(doing("put the pod's link on the bridge"))?;
         links.hairpin(index).map_err(doing("let the pod reach itself"))?;
         links.up(index).map_err(doing("bring the pod's link up"))?;
-        let (gateway, prefix) = (self.subnet.gateway(), self.subnet.prefix());
+        let gateway = self.subnet.gateway();
         inside(pid, move || {
             let mut links = Links::open()?;
             let lo = links.index("lo")?.unwrap_or(1);
             links.up(lo)?;
             let eth = links.index(POD_LINK)?.ok_or_else(|| io::Error::other("the pod's end of the link is missing"))?;
-            links.add_address(eth, address, prefix)?;
+            links.add_address(eth, address, 32)?;
             links.up(eth)?;
+            links.add_link_route(gateway, 32, eth)?;
             links.add_route(Ipv4Addr::UNSPECIFIED, 0, gateway, eth, false)
         })
         .map_err(doing("configure the pod's network"))

@@ -38,7 +38,9 @@ pub struct NodeConfig {
     pub runtime: RuntimeChoice,
     /// Where pod addresses come from. Without it the node waits for `spec.podCIDR` of its Node object.
     pub pod_cidr: Option<Subnet>,
-    /// The service network; traffic to it from pods is never masqueraded away from the node.
+    /// Where the pods of all nodes of the site have their addresses. `None`: this node's own part.
+    pub cluster_cidr: Option<Subnet>,
+    /// The service network: made reachable for programs on the node even without a default route.
     pub service_cidr: Option<Subnet>,
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
@@ -68,6 +70,7 @@ impl NodeConfig {
             data_dir: data_dir.into(),
             runtime: RuntimeChoice::Embedded,
             pod_cidr: None,
+            cluster_cidr: None,
             service_cidr: None,
             labels: BTreeMap::new(),
             taints: Vec::new(),

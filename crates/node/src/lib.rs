@@ -32,6 +32,7 @@ mod report;
 mod resolver;
 pub mod runtime;
 mod server;
+mod services;
 mod start;
 mod stop;
 mod storage;

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::runtime::watcher::{self, watcher};
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
-use tombolo_net::PodNetwork;
+use tombolo_net::{PodNetwork, ServiceProxy};
 
 use crate::config::{NodeConfig, NodeError, RuntimeChoice, check_privileges};
 use crate::context::{Context, remember_pod, remembered_pod};
@@ -26,6 +26,7 @@ use crate::pod::spec;
 use crate::pod::worker::{self, Handle, Wanted};
 use crate::register::{self, Registration};
 use crate::runtime::Runtime;
+use crate::services::{self, Follow};
 
 /// How long the API has to answer before a node starts the pods it remembers.
 const API_FIRST: Duration = Duration::from_millis(400);
@@ -175,6 +176,17 @@ impl Node {
             pod_cidr: config.pod_cidr.map(|c| c.to_string()),
             pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
         };
+        let (zone, zones) = tokio::sync::watch::channel(Arc::default());
+        let cluster = config.cluster_cidr.unwrap_or(subnet);
+        let proxy = config.service_proxy.then(|| ServiceProxy::new(&identity.id, &config.name, subnet, cluster));
+        if let Some(services) = config.service_cidr {
+            network.route_services(services)?;
+        }
+        let follow = Follow { ctx: ctx.clone(), proxy, zone, shutdown: shutdown.clone() };
+        node.tasks.spawn(follow.run());
+        if config.cluster_dns.is_empty() {
+            node.tasks.spawn(services::serve_names(subnet.gateway().into(), zones, shutdown.clone()));
+        }
         node.tasks.spawn(register::run(ctx.clone(), registration, shutdown.clone()));
         node.tasks.spawn(follow_pods(shared.clone(), shutdown.clone()));
         node.tasks.spawn(follow_runtime(shared.clone(), shutdown.clone()));
@@ -209,6 +221,9 @@ impl Node {
             }
         }
         PodNetwork::destroy(&identity.bridge(), &pods)?;
+        if let Err(error) = ServiceProxy::destroy(&identity.id) {
+            tracing::warn!(%error, "the node's service rules could not be removed");
+        }
         let cgroups = Cgroups::new(&identity.id);
         let _ = tokio::task::spawn_blocking(move || cgroups.remove_all()).await;
         let path = data_dir.join("pods");

@@ -7,10 +7,11 @@ mod harness;
 mod machine;
 mod pods;
 mod runtime;
+mod services;
 mod streams;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
-    let tests = [runtime::tests(), pods::tests(), streams::tests()].concat();
+    let tests = [runtime::tests(), pods::tests(), streams::tests(), services::tests()].concat();
     harness::run(&tests);
 }
