@@ -51,6 +51,12 @@ impl Owner {
         format!("{PREFIX}{}", self.work)
     }
 
+    /// A Work is named `<kind>-<name>-<hash>` after its root: two Works with the same beginning are for two objects that
+    /// had the same name, one after the other.
+    fn root_name(&self) -> &str {
+        self.work.rsplit_once('-').map_or(&self.work, |(root, _)| root)
+    }
+
     pub fn value(&self) -> String {
         format!("{}/{}", self.hub, self.uid)
     }
@@ -85,8 +91,11 @@ impl Owners {
         if self.0.is_empty() {
             return Claim::Foreign;
         }
-        match self.0.iter().find(|o| o.work != owner.work) {
-            Some(other) if root && !self.0.iter().any(|o| o.work == owner.work) => Claim::OtherRoot(other.work.clone()),
+        let mine = self.0.iter().any(|o| o.work == owner.work);
+        let rival = self.0.iter().find(|o| o.work != owner.work && o.root_name() == owner.root_name());
+        match rival {
+            Some(other) if root && !mine => Claim::OtherRoot(other.work.clone()),
+            // Other Works have it as a dependency: what one of them needs and another one is coexist.
             _ => Claim::Free,
         }
     }
@@ -151,6 +160,12 @@ mod tests {
     fn a_root_that_another_work_still_has_must_go_first() {
         let (old, new) = (owner("h", "web-1", "1"), owner("h", "web-2", "2"));
         assert_eq!(recorded(&[old]).claim(&new, true), Claim::OtherRoot("web-1".into()));
+    }
+
+    #[test]
+    fn what_came_as_a_dependency_can_become_a_root_of_its_own() {
+        let (deployment, service) = (owner("h", "deployment-web-1", "1"), owner("h", "service-web-2", "2"));
+        assert_eq!(recorded(&[deployment]).claim(&service, true), Claim::Free);
     }
 
     proptest! {
