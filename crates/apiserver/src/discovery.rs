@@ -5,10 +5,12 @@ use std::sync::Arc;
 use http::{Response, StatusCode};
 use serde_json::Value;
 use tombolo_k8s::discovery::{self, Row};
+use tombolo_k8s::openapi::hash;
 
 use crate::http::body::Body;
 use crate::http::negotiate::clauses;
-use crate::http::status::{Failure, Result, bytes_response, json_response};
+use crate::http::status::{Failure, Result, json_response};
+use crate::openapi::tagged;
 use crate::server::Call;
 
 pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
@@ -18,7 +20,8 @@ pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
     let document = match parts {
         ["api"] | ["apis"] if wants_aggregated(call) => {
             let document = discovery::aggregated(&rows, parts[0] == "api");
-            return Ok(bytes_response(StatusCode::OK, discovery::AGGREGATED, document.to_string()));
+            let etag = hash(&document);
+            return Ok(tagged(call, discovery::AGGREGATED, &etag, || document));
         }
         ["api"] => Some(discovery::api_versions("")),
         ["apis"] => Some(discovery::group_list(&rows)),

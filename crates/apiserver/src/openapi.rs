@@ -10,6 +10,7 @@ use crate::http::body::Body;
 use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
 
+const JSON: &str = "application/json";
 /// The documents of built-in groups change with the program only.
 const BUILT_IN_HASH: &str = concat!("v1.36-", env!("CARGO_PKG_VERSION"));
 
@@ -54,7 +55,7 @@ fn hashes(customs: &[Custom]) -> Vec<(String, String)> {
 fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Response<Body>> {
     let Some(document) = openapi::v3(group, version, customs) else { return Err(Failure::no_such_path()) };
     let etag = openapi::hash(&document);
-    let mut response = tagged(call, &etag, || document);
+    let mut response = tagged(call, JSON, &etag, || document);
     if call.query.get("hash").is_some() {
         // The hash is part of the address, so what is behind it never changes.
         let forever = HeaderValue::from_static("public, immutable");
@@ -72,10 +73,16 @@ fn v2(call: &Call, definitions: &[Arc<Value>], customs: &[Custom]) -> Result<Res
     // without building it.
     let specs: Vec<&Value> = definitions.iter().map(|d| &d["spec"]).collect();
     let etag = openapi::hash(&json!({"program": BUILT_IN_HASH, "definitions": specs}));
-    Ok(tagged(call, &etag, || openapi::v2(customs)))
+    Ok(tagged(call, JSON, &etag, || openapi::v2(customs)))
 }
 
-fn tagged(call: &Call, etag: &str, document: impl FnOnce() -> Value) -> Response<Body> {
+/// A document under an ETag: a client that names the tag is told that it has it already.
+pub fn tagged(
+    call: &Call,
+    content_type: &'static str,
+    etag: &str,
+    document: impl FnOnce() -> Value,
+) -> Response<Body> {
     let quoted = format!("\"{etag}\"");
     let known = call.header(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(etag));
     let mut response = if known {
@@ -83,7 +90,7 @@ fn tagged(call: &Call, etag: &str, document: impl FnOnce() -> Value) -> Response
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        bytes_response(StatusCode::OK, "application/json", document().to_string())
+        bytes_response(StatusCode::OK, content_type, document().to_string())
     };
     if let Ok(value) = HeaderValue::from_str(&quoted) {
         response.headers_mut().insert(header::ETAG, value);

@@ -322,7 +322,10 @@ impl Server {
             }
         }
         let code = response.status().as_u16();
-        self.app.metrics.answered(verb, &group, &resource, code, started.elapsed().as_secs_f64());
+        // Only names that exist become labels: a stranger must not be able to grow them without end.
+        let (group, resource) =
+            if matches!(code, 401 | 403 | 404) { ("", "") } else { (&*group, &*resource) };
+        self.app.metrics.answered(verb, group, resource, code, started.elapsed().as_secs_f64());
         response
     }
 

@@ -250,8 +250,11 @@ impl Failure {
         }
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": metadata, "status": "Failure",
-            "message": inner.message, "reason": inner.reason, "code": inner.code,
+            "message": inner.message, "code": inner.code,
         });
+        if !inner.reason.is_empty() {
+            status["reason"] = inner.reason.into();
+        }
         if !details.is_empty() {
             status["details"] = Value::Object(details);
         }

@@ -152,6 +152,7 @@ pub async fn prepare_update(
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_update(part, object, old),
         ("", "secrets") => merge_string_data(object),
+        ("", "services") if part == Part::Main => services::prepare_update(object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_update(part, object, old);

@@ -70,7 +70,6 @@ pub async fn allocate(
     if !service["spec"].is_object() {
         service["spec"] = json!({});
     }
-    carry_over(service, old);
     let held = old.map(Holdings::of).unwrap_or_default();
     let mut claimed = Claims::default();
     let result = fill(&app, service, &held, &mut claimed, dry_run).await;
@@ -86,30 +85,85 @@ pub async fn allocate(
     }
 }
 
-/// A client that updates without repeating what it was given keeps it.
-fn carry_over(service: &mut Value, old: Option<&Value>) {
-    let Some(old) = old else { return };
-    let (new_kind, old_kind) = (kind(service).to_owned(), kind(old));
-    if new_kind != "ExternalName" && old_kind != "ExternalName" {
+/// A client that updates without repeating what it was given keeps it; what the new type cannot have goes with the
+/// old one, unless the client insists on it.
+pub fn prepare_update(service: &mut Value, old: &Value) {
+    if !service["spec"].is_object() {
+        service["spec"] = json!({});
+    }
+    let (addressed, was_addressed) = (kind(service) != "ExternalName", kind(old) != "ExternalName");
+    let (ported, was_ported) = (has_node_ports(service), has_node_ports(old));
+    let unset =
+        |value: Option<&Value>| value.is_none_or(|v| v.is_null() || v == "" || *v == json!([]) || v == 0);
+    if addressed && was_addressed {
         for key in ["clusterIP", "clusterIPs"] {
-            let missing = service["spec"].get(key).is_none_or(|v| v.is_null() || v == "" || *v == json!([]));
-            if missing && let Some(value) = old["spec"].get(key) {
+            if unset(service["spec"].get(key))
+                && let Some(value) = old["spec"].get(key)
+            {
                 service["spec"][key] = value.clone();
             }
         }
     }
-    if matches!(new_kind.as_str(), "NodePort" | "LoadBalancer")
-        && matches!(old_kind, "NodePort" | "LoadBalancer")
-    {
-        let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
-        for port in write::list_mut(service, "spec", "ports") {
-            if port["nodePort"].as_u64().unwrap_or(0) == 0
-                && let Some(same) =
-                    old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
-                && let Some(number) = same["nodePort"].as_u64().filter(|n| *n > 0)
-            {
-                port["nodePort"] = number.into();
+    if ported && was_ported {
+        keep_node_ports(service, old);
+    }
+    if has_health_port(service) && has_health_port(old) && unset(service["spec"].get("healthCheckNodePort")) {
+        service["spec"]["healthCheckNodePort"] = old["spec"]["healthCheckNodePort"].clone();
+    }
+    let mut dropped: Vec<&str> = Vec::new();
+    if was_addressed && !addressed {
+        dropped.extend(["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy", "internalTrafficPolicy"]);
+    }
+    if has_health_port(old) && !has_health_port(service) {
+        dropped.push("healthCheckNodePort");
+    }
+    if kind(old) == "LoadBalancer" && kind(service) != "LoadBalancer" {
+        dropped.extend(["allocateLoadBalancerNodePorts", "loadBalancerClass"]);
+    }
+    if is_external(old) && !is_external(service) {
+        dropped.push("externalTrafficPolicy");
+    }
+    if let Some(spec) = service["spec"].as_object_mut() {
+        for key in dropped {
+            if spec.get(key) == old["spec"].get(key) {
+                spec.remove(key);
             }
+        }
+    }
+    if was_ported && !ported && Holdings::of(service).ports == Holdings::of(old).ports {
+        for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+            port.as_object_mut().map(|p| p.remove("nodePort"));
+        }
+    }
+}
+
+fn has_node_ports(service: &Value) -> bool {
+    match kind(service) {
+        "NodePort" => true,
+        "LoadBalancer" => service["spec"]["allocateLoadBalancerNodePorts"].as_bool().unwrap_or(true),
+        _ => false,
+    }
+}
+
+fn has_health_port(service: &Value) -> bool {
+    kind(service) == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
+}
+
+fn is_external(service: &Value) -> bool {
+    matches!(kind(service), "NodePort" | "LoadBalancer")
+        || (kind(service) == "ClusterIP"
+            && service["spec"]["externalIPs"].as_array().is_some_and(|ips| !ips.is_empty()))
+}
+
+fn keep_node_ports(service: &mut Value, old: &Value) {
+    let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
+        if port["nodePort"].as_u64().unwrap_or(0) == 0
+            && let Some(same) =
+                old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
+            && let Some(number) = same["nodePort"].as_u64().filter(|n| *n > 0)
+        {
+            port["nodePort"] = number.into();
         }
     }
 }
@@ -157,12 +211,6 @@ async fn fill(
     let mut mine: BTreeSet<(u16, String)> = BTreeSet::new();
     for index in 0..count {
         let given = service["spec"]["ports"][index]["nodePort"].as_u64().unwrap_or(0) as u16;
-        if kind == "ClusterIP" {
-            if let Some(port) = service["spec"]["ports"][index].as_object_mut() {
-                port.remove("nodePort");
-            }
-            continue;
-        }
         let protocol = service["spec"]["ports"][index]["protocol"].as_str().unwrap_or("TCP").to_owned();
         let number = match given {
             0 if !wants_ports => continue,

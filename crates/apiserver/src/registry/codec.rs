@@ -1,5 +1,7 @@
 //! Request bodies into objects: JSON, YAML, and protobuf for built-in kinds.
 
+use std::time::Duration;
+
 use http::header;
 use serde_json::Value;
 use tombolo_k8s::decode::{self, DecodeError, Decoded};
@@ -22,8 +24,13 @@ enum Wire {
     Protobuf,
 }
 
+/// A client that sends its body slower than this holds a slot for nothing.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
 pub async fn read_bytes(body: Body) -> Result<bytes::Bytes> {
-    body.read(BODY_LIMIT).await.map_err(|e| match e {
+    let read = tokio::time::timeout(BODY_TIME, body.read(BODY_LIMIT)).await;
+    let read = read.map_err(|_| Failure::new(504, "Timeout", "the request body did not arrive in time"))?;
+    read.map_err(|e| match e {
         ReadError::TooLarge(limit) => Failure::too_large(limit),
         ReadError::Broken(why) => Failure::bad_request(format!("the request body broke off: {why}")),
     })

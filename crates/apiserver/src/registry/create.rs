@@ -112,7 +112,6 @@ async fn prepare(
     resource.schema.default(object);
     kinds::prepare_create(call, resource, object).await?;
     admission::admit(call, resource, Operation::Create, object, None, options.dry_run).await?;
-    resource.schema.default(object);
     if !owned {
         ownership::track_create(resource, object, options);
     }
