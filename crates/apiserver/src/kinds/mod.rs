@@ -3,6 +3,7 @@
 //! Every function here is a hook of the generic write path; most kinds need none of them.
 
 pub mod certificates;
+pub mod jobs;
 pub mod namespaces;
 pub mod pods;
 pub mod services;
@@ -108,6 +109,7 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_create(object),
         ("", "pods") => pods::prepare_create(object),
+        ("batch", "jobs") => jobs::prepare_create(object),
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_create(object, &call.user);
         }
