@@ -118,9 +118,10 @@ pub async fn run(client: Client, options: Options) {
             Name::CronJob => controllers.push(Arc::new(CronJobs)),
             Name::PodGarbage => controllers.push(Arc::new(PodGarbage)),
             Name::TtlAfterFinished => controllers.push(Arc::new(FinishedJobs)),
-            Name::CertificateSigning => {
-                controllers.push(Arc::new(Certificates { ca: options.signer.clone() }))
-            }
+            Name::CertificateSigning => controllers.push(Arc::new(Certificates {
+                ca: options.signer.clone(),
+                approves_nodes: options.controllers.contains(&Name::NodeLifecycle),
+            })),
             Name::Volume => controllers.push(Arc::new(Volumes { dir: options.volume_dir.clone() })),
             Name::ReplicaSet => controllers.push(Arc::new(ReplicaSets)),
             Name::GarbageCollection => controllers.push(Arc::new(Garbage::default())),

@@ -25,7 +25,10 @@ pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Opt
     let own = user == subject.common_name && member("system:nodes");
     match signer {
         SignerName::KubeletClient if own => Approval::Yes("The node renews its own client certificate."),
-        SignerName::KubeletClient if member("system:bootstrappers") => {
+        // A token for joining as a site says nothing about nodes.
+        SignerName::KubeletClient
+            if member("system:bootstrappers") && !member(tombolo_api::names::JOIN_GROUP) =>
+        {
             Approval::Yes("A node joins with a bootstrap token.")
         }
         SignerName::KubeletServing if own => match node {

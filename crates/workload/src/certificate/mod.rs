@@ -33,6 +33,8 @@ pub struct Snapshot<'a> {
     /// The node that the request is for, if it exists.
     pub node: Option<Arc<Node>>,
     pub ca: Option<&'a Ca>,
+    /// Whether nodes join here; a hub has none, and must not make node identities.
+    pub approves_nodes: bool,
     pub serial: [u8; 16],
     pub now: Timestamp,
 }
@@ -61,6 +63,9 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     let mut actions = Vec::new();
     if !decided && let (Some(ca), Some(signer)) = (snapshot.ca, SignerName::of(&request.spec.signer_name)) {
         if !has(request, "Approved") {
+            if !snapshot.approves_nodes {
+                return vec![Action::After(meta::until(due, snapshot.now))];
+            }
             match review(request, signer, snapshot.node.as_deref()) {
                 Approval::Yes(message) => actions.push(approve(request, message, snapshot.now)),
                 Approval::Later => actions.push(Action::After(std::time::Duration::from_secs(2))),
@@ -116,6 +121,8 @@ fn fail(request: &CertificateSigningRequest, error: &SignError, now: Timestamp) 
 
 pub struct Certificates {
     pub ca: Option<Ca>,
+    /// See [`Snapshot::approves_nodes`].
+    pub approves_nodes: bool,
 }
 
 impl Controller for Certificates {
@@ -139,7 +146,14 @@ impl Controller for Certificates {
         let Some(request) = world.certificate_requests.get(key) else { return Vec::new() };
         let user = request.spec.username.clone().unwrap_or_default();
         let node = user.strip_prefix("system:node:").and_then(|name| world.nodes.get(&Key::new("", name)));
-        plan(&Snapshot { request, node, ca: self.ca.as_ref(), serial: serial(), now })
+        plan(&Snapshot {
+            request,
+            node,
+            ca: self.ca.as_ref(),
+            approves_nodes: self.approves_nodes,
+            serial: serial(),
+            now,
+        })
     }
 }
 

@@ -41,6 +41,7 @@ fn look(request: &CertificateSigningRequest, node: Option<Node>) -> Vec<Action> 
         request: Arc::new(request.clone()),
         node: node.map(Arc::new),
         ca: Some(&ca),
+        approves_nodes: true,
         serial: [1; 16],
         now: "2026-01-01T00:00:10Z".parse().unwrap(),
     })
@@ -63,6 +64,7 @@ fn a_joining_node_and_a_renewing_node_are_approved_and_nobody_else() {
     for (user, group, approved) in [
         ("system:bootstrap:abcdef", "system:bootstrappers", true),
         ("system:node:a", "system:nodes", true),
+        ("system:bootstrap:abcdef", tombolo_api::names::JOIN_GROUP, false),
         ("system:node:b", "system:nodes", false),
         ("eve", "people", false),
     ] {

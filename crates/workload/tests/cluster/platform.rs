@@ -119,7 +119,8 @@ async fn a_custom_resource_goes_with_its_owner() -> Result<()> {
 async fn an_approved_certificate_request_is_signed_and_a_wrong_one_fails() -> Result<()> {
     let Some(site) = Site::get().await? else { return Ok(()) };
     let requests: Api<CertificateSigningRequest> = Api::all(site.client.clone());
-    for (name, organization, signed) in [("request-a", "team", true), ("request-b", "system:masters", false)] {
+    for (name, organization, signed) in [("request-a", "team", true), ("request-b", "system:masters", false)]
+    {
         let key = rcgen::KeyPair::generate()?;
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, "alice");
