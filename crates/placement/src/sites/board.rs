@@ -69,6 +69,13 @@ impl Seat {
         self.share - i128::from(self.count) * self.whole
     }
 
+    /// Whether the seat is further below its share than `other`, a deficit in the same group, by more than
+    /// half a replica. Shares shift by fractions whenever a full site in the group gains or loses room; half
+    /// a replica in either direction is more than such a shift, so nothing goes to and fro.
+    pub fn clearly_below(&self, other: i128) -> bool {
+        2 * (self.deficit() - other) > self.whole
+    }
+
     pub fn room(&self) -> u32 {
         self.cap.map_or(u32::MAX, |cap| cap.saturating_sub(self.count))
     }

@@ -128,7 +128,7 @@ fn better_place(board: &mut Board, from: usize, wishes: &Wishes) -> Option<usize
     let group = board.seats[from].group;
     let deficit = board.seats[from].deficit();
     let to = board.best(|_, seat| {
-        let fairer = wishes.follow_shares && seat.group == group && seat.deficit() > deficit;
+        let fairer = wishes.follow_shares && seat.group == group && seat.clearly_below(deficit);
         let preferred = seat.group.0 < group.0;
         (fairer || preferred) && seat.room() > wishes.spare
     });

@@ -373,6 +373,7 @@ proptest! {
 
     #[test]
     fn what_came_back_does_not_bounce_when_the_room_is_gone(sites in fleet(), rule in rule(), request in request()) {
+        prop_assume!(rule.weights().is_none());
         let (request, decision, _) = settle(&sites, &rule, &request);
         prop_assume!(is_met(&decision));
         let more = with_room(&sites, |_, free| free + 3);
@@ -381,6 +382,22 @@ proptest! {
         let none = with_room(&sites, |_, _| 0);
         let after = place(&none, &rule, &all_running(&back));
         prop_assert_eq!((after.moved, replicas(&after)), (0, replicas(&decision)));
+    }
+
+    #[test]
+    fn nothing_goes_to_and_fro_while_room_comes_and_goes(
+        sites in fleet(), rule in rule(), request in request(), room in vec((0u32..4, 0u32..4), 9),
+    ) {
+        prop_assume!(rule.mode != Mode::Duplicate);
+        let tides = [with_room(&sites, |site, _| room[site].0), with_room(&sites, |site, _| room[site].1)];
+        let mut request = Request { may_return: true, moving: 0, ..all_running(&request) };
+        let mut moved = Vec::new();
+        for tide in tides.iter().cycle().take(80) {
+            let decision = place(tide, &rule, &request);
+            request = all_running(&carried_out(&request, &decision));
+            moved.push(decision.moved);
+        }
+        prop_assert!(moved.iter().rev().take(6).all(|moved| *moved == 0), "{:?}", moved);
     }
 
     #[test]
