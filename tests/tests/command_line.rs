@@ -8,7 +8,11 @@ use anyhow::{Result, ensure};
 use tombolo_testkit::{Tombolo, cargo_binary, free_port};
 
 fn tombolo(args: &[&str]) -> Result<Output> {
-    Ok(Command::new(cargo_binary("tombolo")).args(args).env_remove("KUBECONFIG").env("HOME", "/nonexistent").output()?)
+    Ok(Command::new(cargo_binary("tombolo"))
+        .args(args)
+        .env_remove("KUBECONFIG")
+        .env("HOME", "/nonexistent")
+        .output()?)
 }
 
 /// One line that says what is wrong, and exit code 2.
@@ -68,7 +72,8 @@ fn without_a_kubeconfig_client_commands_say_what_to_do() -> Result<()> {
 #[test]
 fn every_command_has_help_with_an_example() -> Result<()> {
     let help = String::from_utf8(tombolo(&["--help"])?.stdout)?;
-    let commands = help.lines().skip_while(|l| !l.starts_with("Commands:")).skip(1).take_while(|l| !l.is_empty());
+    let commands =
+        help.lines().skip_while(|l| !l.starts_with("Commands:")).skip(1).take_while(|l| !l.is_empty());
     let mut seen = 0;
     for command in commands.filter_map(|line| line.split_whitespace().next()).filter(|c| *c != "help") {
         let text = String::from_utf8(tombolo(&[command, "--help"])?.stdout)?;

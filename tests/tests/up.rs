@@ -18,7 +18,8 @@ impl Drop for Down {
 
 fn tombolo(args: &[&str]) -> Result<String> {
     let output = Command::new(cargo_binary("tombolo")).args(args).output()?;
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     ensure!(output.status.success(), "tombolo {}: {text}", args.join(" "));
     Ok(text)
 }
@@ -59,7 +60,9 @@ fn up_starts_a_fleet_that_serves_and_down_removes_it() -> Result<()> {
     // Scaling at the hub spreads over the sites; logs and exec reach them.
     hub.run(&["scale", "deploy/hello", "--replicas=9"])?;
     hub.run(&["rollout", "status", "deploy/hello", "--timeout=60s"])?;
-    let count = |site: &str| hub.run(&["get", "pods", "--field-selector", &format!("spec.nodeName={site}"), "-o", "name"]);
+    let count = |site: &str| {
+        hub.run(&["get", "pods", "--field-selector", &format!("spec.nodeName={site}"), "-o", "name"])
+    };
     for site in ["edge-1", "edge-2", "cloud"] {
         let there = count(site)?;
         ensure!(there.lines().count() == 3, "{site} has {there}");
@@ -76,7 +79,9 @@ fn up_starts_a_fleet_that_serves_and_down_removes_it() -> Result<()> {
     let fleet: serde_json::Value = serde_json::from_slice(&std::fs::read(data.join("fleet.json"))?)?;
     let pid = fleet["members"][0]["pid"].to_string();
     ensure!(Command::new("kill").args(["-9", &pid]).status()?.success());
-    wait_for("the edge to answer without its hub", Duration::from_secs(5), || get("http://198.19.77.12:30080/text"))?;
+    wait_for("the edge to answer without its hub", Duration::from_secs(5), || {
+        get("http://198.19.77.12:30080/text")
+    })?;
 
     drop(down);
     ensure!(!data.exists(), "`down` left {} behind", data.display());

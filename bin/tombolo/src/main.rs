@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::client::Target;
-use crate::commands::{explain, hub, join, place, serve, site, sites, token};
+use crate::commands::{agent, explain, hub, join, place, serve, site, sites, token};
 
 /// One Kubernetes API from cloud to edge
 #[derive(Parser)]
@@ -29,6 +29,7 @@ enum Command {
     Serve(serve::Args),
     Site(site::Args),
     Hub(hub::Args),
+    Agent(agent::Args),
     Up(up::Args),
     Down(up::DownArgs),
     Explain(explain::Args),
@@ -70,6 +71,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
             Command::Hub(args) => hub::run(args).await,
+            Command::Agent(args) => agent::run(args, &target).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(args).await,
             Command::Explain(args) => explain::run(args, &target).await,

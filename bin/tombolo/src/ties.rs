@@ -13,7 +13,7 @@ use tombolo_agent::{AgentConfig, SiteDial};
 use tombolo_apiserver::{Identity, Server};
 use tombolo_tunnel::BoxIo;
 
-use crate::commands::join::{TIE_LABEL, Tie, ties};
+use crate::commands::join::{TIE_LABEL, Tie, state_name, ties};
 
 /// What one copy buffer of an in-process stream holds.
 const PIPE: usize = 64 * 1024;
@@ -79,7 +79,7 @@ impl Agent {
         stop: &CancellationToken,
     ) -> Self {
         let stop = stop.child_token();
-        let state = format!("{}-state", tie.name);
+        let state = state_name(&tie.url);
         let config = AgentConfig {
             site: site.clone(),
             site_dial: Some(Arc::new(InProcess(server.clone()))),

@@ -11,13 +11,29 @@ use super::object::{Kind, State};
 pub enum Change {
     Create(State),
     /// A PUT of a whole object that holds only if the object is still at this version.
-    Replace { expect: u64, to: State },
-    Patch { style: Patch, set: (String, String), remove: Option<String>, colour: Option<String>, expect: Option<u64> },
+    Replace {
+        expect: u64,
+        to: State,
+    },
+    Patch {
+        style: Patch,
+        set: (String, String),
+        remove: Option<String>,
+        colour: Option<String>,
+        expect: Option<u64>,
+    },
     /// A forced server-side apply. A manager owns the field `<manager>` always and `<manager>-more` at times, and
     /// nobody else sets these, so that what an apply leaves out goes away.
-    Apply { manager: String, value: String, more: bool, colour: String },
+    Apply {
+        manager: String,
+        value: String,
+        more: bool,
+        colour: String,
+    },
     /// A delete, which only marks an object that is held.
-    Delete { expect: Option<u64> },
+    Delete {
+        expect: Option<u64>,
+    },
     /// Takes the finalizer away, which ends an object that is being deleted.
     Release,
 }
@@ -94,7 +110,9 @@ impl Change {
             Self::Patch { style: Patch::Json, set, remove, colour, expect } => {
                 let mut steps = Vec::new();
                 if let Some(expect) = expect {
-                    steps.push(json!({"op": "test", "path": "/metadata/resourceVersion", "value": version(expect)}));
+                    steps.push(
+                        json!({"op": "test", "path": "/metadata/resourceVersion", "value": version(expect)}),
+                    );
                 }
                 let path = |name: &str| format!("/{}/{name}", kind.field);
                 steps.push(json!({"op": "add", "path": path(&set.0), "value": set.1}));

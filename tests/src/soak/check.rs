@@ -21,11 +21,24 @@ pub struct Record {
 #[derive(Debug, Clone)]
 pub enum Answer {
     /// The change happened and left this version.
-    Wrote { change: Change, version: Version },
+    Wrote {
+        change: Change,
+        version: Version,
+    },
     /// The object with this uid is gone, by this request and no other.
-    Deleted { key: String, uid: String, expect: Option<u64> },
-    Refused { key: String, why: Refusal },
-    Read { key: String, version: Option<Version> },
+    Deleted {
+        key: String,
+        uid: String,
+        expect: Option<u64>,
+    },
+    Refused {
+        key: String,
+        why: Refusal,
+    },
+    Read {
+        key: String,
+        version: Option<Version>,
+    },
     Listed(Listing),
 }
 
@@ -66,17 +79,13 @@ pub struct Segment {
 
 /// Builds the history of a kind from its start, what clients were told and what the witness (a watcher of
 /// everything) saw. Only the witness knows the revisions of deletions.
-pub fn history(
-    base: u64,
-    objects: Vec<Version>,
-    records: &[Record],
-    witness: &[Event],
-) -> Result<History> {
+pub fn history(base: u64, objects: Vec<Version>, records: &[Record], witness: &[Event]) -> Result<History> {
     let mut history = History::new(base, objects);
     for record in records {
         if let Answer::Wrote { change, version } = &record.answer {
             let gone = matches!(change, Change::Release) && version.state.deleting && !version.state.held;
-            let known = history.at(&version.key, version.revision).is_some_and(|(r, _)| r == version.revision);
+            let known =
+                history.at(&version.key, version.revision).is_some_and(|(r, _)| r == version.revision);
             if known && version.revision <= base {
                 // A change that changed nothing, of an object from before.
                 continue;
@@ -103,7 +112,10 @@ pub fn answers(history: &History, records: &[Record]) -> Result<()> {
                     .with_context(|| format!("{change:?} of {} answered {version:?}", version.key))?;
             }
             Answer::Deleted { key, uid, expect } => {
-                ensure!(deleted.insert(uid.as_str(), (record.floor, *expect)).is_none(), "{key} ({uid}) was deleted twice");
+                ensure!(
+                    deleted.insert(uid.as_str(), (record.floor, *expect)).is_none(),
+                    "{key} ({uid}) was deleted twice"
+                );
             }
             Answer::Refused { key, why } => refused(history, record.floor, key, *why)?,
             Answer::Read { key, version } => read(history, record.floor, key, version.as_ref())?,
@@ -168,7 +180,10 @@ fn wrote(
     ensure!(revision > floor, "older than {floor}, which was known before the request");
     let expect = change.expect().unwrap_or_default();
     ensure!(expected, "it expected version {expect} and replaced {found:?}: an update is lost");
-    ensure!(!matches!(change, Change::Create(_)) || before.is_none(), "it created what was there at {found:?}");
+    ensure!(
+        !matches!(change, Change::Create(_)) || before.is_none(),
+        "it created what was there at {found:?}"
+    );
     ensure!(
         led_here,
         "an update is lost: from {before:?} it should have led to\n  {wanted:?}\nand led to\n  {now:?}"
@@ -201,7 +216,9 @@ pub fn listed(history: &History, floor: u64, listing: &Listing) -> Result<()> {
     let revision = first.revision;
     match listing.exactly {
         Some(wanted) => ensure!(revision == wanted, "a list exactly at {wanted} came at {revision}"),
-        None => ensure!(revision >= floor, "a list at {revision} is older than {floor}, which was known before"),
+        None => {
+            ensure!(revision >= floor, "a list at {revision} is older than {floor}, which was known before")
+        }
     }
     let wanted = history.snapshot(&listing.scope, revision);
     let mut left = wanted.len();
@@ -210,7 +227,11 @@ pub fn listed(history: &History, floor: u64, listing: &Listing) -> Result<()> {
         left = left.saturating_sub(page.items.len());
         let last = number + 1 == listing.pages.len();
         if !last && listing.scope.is_whole_collection() {
-            ensure!(page.remaining == Some(left), "page {number} says {:?} remain, not {left}", page.remaining);
+            ensure!(
+                page.remaining == Some(left),
+                "page {number} says {:?} remain, not {left}",
+                page.remaining
+            );
         }
     }
     let shown: Vec<&Version> = listing.pages.iter().flat_map(|page| &page.items).collect();
@@ -238,7 +259,10 @@ pub fn watched(history: &History, segment: &Segment) -> Result<()> {
             let wanted = wanted.map_or_else(|| "nothing".to_owned(), |e| format!("{e:?}"));
             bail!(
                 "{} of {:?}, which covers {}..{}, should have seen after {position}\n  {wanted}\nand saw\n  {found}",
-                segment.watcher, segment.scope, segment.start, segment.end
+                segment.watcher,
+                segment.scope,
+                segment.start,
+                segment.end
             );
         }
         let Some(event) = seen else { return Ok(()) };

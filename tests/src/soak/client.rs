@@ -56,15 +56,23 @@ pub struct Client {
 impl Client {
     pub async fn connect(kubeconfig: &Path, newest: Arc<Newest>) -> Result<Self> {
         let kubeconfig = Kubeconfig::read_from(kubeconfig)?;
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let mut config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
         // A request that is repeated behind our back would look like two.
         config.default_retry = false;
         Ok(Self { http: kube::Client::try_from(config)?, newest })
     }
 
-    pub async fn send(&self, method: &str, url: &str, content_type: &str, body: &Value) -> Result<Value, Failure> {
+    pub async fn send(
+        &self,
+        method: &str,
+        url: &str,
+        content_type: &str,
+        body: &Value,
+    ) -> Result<Value, Failure> {
         let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = Request::builder().method(method).uri(url).header("content-type", content_type).body(body);
+        let request =
+            Request::builder().method(method).uri(url).header("content-type", content_type).body(body);
         let request = request.context("a request")?;
         match self.http.request::<Value>(request).await {
             Ok(answer) => Ok(answer),
@@ -80,7 +88,8 @@ impl Client {
         let wire = change.wire(kind, key);
         let answer = match self.send(wire.method, &wire.url, wire.content_type, &wire.body).await {
             Ok(answer) if answer["kind"] == "Status" => {
-                let uid = answer.pointer("/details/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
+                let uid =
+                    answer.pointer("/details/uid").and_then(Value::as_str).unwrap_or_default().to_owned();
                 Answer::Deleted { key: key.to_owned(), uid, expect: change.expect() }
             }
             Ok(answer) => {
@@ -89,7 +98,8 @@ impl Client {
                 Answer::Wrote { change, version }
             }
             Err(Failure::Other(error)) => {
-                let why = refusal(&error, &change).with_context(|| format!("{change:?} of {key}: {error:#}"))?;
+                let why =
+                    refusal(&error, &change).with_context(|| format!("{change:?} of {key}: {error:#}"))?;
                 Answer::Refused { key: key.to_owned(), why }
             }
             Err(other) => return Err(other),
@@ -146,7 +156,8 @@ impl Client {
                 Err(Failure::Other(error)) if code(&error) == 410 => return Err(Failure::Expired),
                 other => other?,
             };
-            let revision = answer.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+            let revision =
+                answer.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
             let revision = revision.parse().with_context(|| format!("odd list version {revision:?}"))?;
             let remaining = answer.pointer("/metadata/remainingItemCount").and_then(Value::as_u64);
             let items = items(kind, &answer)?;

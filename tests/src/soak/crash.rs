@@ -233,13 +233,18 @@ fn settle(
     let known = belief.known.as_ref();
     // What a watcher was shown was durable already.
     if let Some((at, gone)) = seen {
-        let kept = if *gone { is.as_ref().is_none_or(|v| v.revision > *at) } else {
+        let kept = if *gone {
+            is.as_ref().is_none_or(|v| v.revision > *at)
+        } else {
             is.as_ref().map_or(belief.open.is_some() || known.is_none(), |v| v.revision >= *at)
         };
         ensure!(kept, "{key}: a watcher saw {at} (gone: {gone}), and now it is {is:?}");
     }
     let Some(change) = &belief.open else {
-        ensure!(is.as_ref() == known, "an acknowledged write of {key} is lost: it was {known:?} and is {is:?}");
+        ensure!(
+            is.as_ref() == known,
+            "an acknowledged write of {key} is lost: it was {known:?} and is {is:?}"
+        );
         return Ok(());
     };
     if is.as_ref() == known {

@@ -76,7 +76,8 @@ impl History {
     /// All that the object was from this revision on; `None` is "absent".
     pub fn since(&self, key: &str, revision: u64) -> impl Iterator<Item = Option<(u64, &State)>> {
         let later = self.chains.get(key).into_iter().flat_map(move |chain| chain.range(revision + 1..));
-        std::iter::once(self.at(key, revision)).chain(later.map(|(at, state)| state.as_ref().map(|s| (*at, s))))
+        std::iter::once(self.at(key, revision))
+            .chain(later.map(|(at, state)| state.as_ref().map(|s| (*at, s))))
     }
 
     /// The objects in scope at a revision, in key order.

@@ -82,10 +82,13 @@ impl Kind {
     }
 
     pub fn read(&self, object: &Value) -> Result<Version> {
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let text =
+            |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let revision = text("/metadata/resourceVersion");
         let fields = match object.get(self.field) {
-            Some(map) => serde_json::from_value(map.clone()).with_context(|| format!("odd map in {object}"))?,
+            Some(map) => {
+                serde_json::from_value(map.clone()).with_context(|| format!("odd map in {object}"))?
+            }
             None => BTreeMap::new(),
         };
         ensure!(!text("/metadata/uid").is_empty(), "an object without a uid: {object}");

@@ -56,7 +56,14 @@ pub async fn run(dir: &Path, seed: u64, length: Duration) -> Result<Report> {
     }
     for (kind, row) in KINDS.iter().enumerate() {
         let name = format!("the witness of {}", row.plural);
-        crew.witnesses.push(Watcher::new(connect().await?, random.branch(), name, kind, Scope::default(), false));
+        crew.witnesses.push(Watcher::new(
+            connect().await?,
+            random.branch(),
+            name,
+            kind,
+            Scope::default(),
+            false,
+        ));
         let namespace = Scope { namespace: Some(NAMESPACES[0].into()), ..Scope::default() };
         let colour = Scope { colour: Some(COLOURS[0].into()), ..Scope::default() };
         for scope in [namespace, colour] {
@@ -67,7 +74,14 @@ pub async fn run(dir: &Path, seed: u64, length: Duration) -> Result<Report> {
     for i in 0..RESTLESS {
         let name = format!("restless watcher {i}");
         let kind = i % KINDS.len();
-        crew.watchers.push(Watcher::new(connect().await?, random.branch(), name, kind, Scope::default(), true));
+        crew.watchers.push(Watcher::new(
+            connect().await?,
+            random.branch(),
+            name,
+            kind,
+            Scope::default(),
+            true,
+        ));
     }
 
     let (mut report, mut memory) = (Report::default(), Memory::default());
@@ -130,10 +144,14 @@ async fn round(client: &Client, crew: Crew, deadline: Instant, report: &mut Repo
         watchers.push(tokio::spawn(watcher.run(base, known.clone())));
     }
     let budget = Arc::new(Budget { deadline, requests: AtomicU64::new(REQUESTS) });
-    let workers: Vec<_> = crew.workers.into_iter().map(|worker| {
-        let budget = budget.clone();
-        tokio::spawn(async move { worker.run(base, &budget).await })
-    }).collect();
+    let workers: Vec<_> = crew
+        .workers
+        .into_iter()
+        .map(|worker| {
+            let budget = budget.clone();
+            tokio::spawn(async move { worker.run(base, &budget).await })
+        })
+        .collect();
 
     let mut records: Records = KINDS.iter().map(|_| Vec::new()).collect();
     for worker in workers {

@@ -61,7 +61,14 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    pub fn new(client: Client, random: Random, name: String, kind: usize, scope: Scope, restless: bool) -> Self {
+    pub fn new(
+        client: Client,
+        random: Random,
+        name: String,
+        kind: usize,
+        scope: Scope,
+        restless: bool,
+    ) -> Self {
         Self { client, random, name, kind, scope, restless, open: None, left_at: None }
     }
 
@@ -118,7 +125,8 @@ impl Watcher {
             if self.open.is_none() {
                 self.come_back(base, &mut caught).await?;
             }
-            let stay = Duration::from_millis(if self.restless { 30 + self.random.below(600) } else { 3_600_000 });
+            let stay =
+                Duration::from_millis(if self.restless { 30 + self.random.below(600) } else { 3_600_000 });
             let until = tokio::time::sleep(stay);
             tokio::pin!(until);
             loop {
@@ -160,7 +168,12 @@ impl Watcher {
         let deadline = Instant::now() + PATIENCE;
         while open.cursor < target {
             let Ok(message) = tokio::time::timeout_at(deadline, next(&mut open.lines, kind)).await else {
-                bail!("{} of {:?}: at {}, the change at {target} never came", self.name, self.scope, open.cursor);
+                bail!(
+                    "{} of {:?}: at {}, the change at {target} never came",
+                    self.name,
+                    self.scope,
+                    open.cursor
+                );
             };
             match message? {
                 Message::Event(event) => open.push(event),
@@ -251,7 +264,10 @@ impl Watcher {
         let mut items: Vec<Version> = Vec::new();
         loop {
             let message = tokio::time::timeout(PATIENCE, next(&mut open.lines, kind));
-            match message.await.with_context(|| format!("{}: the initial events never ended", self.name))?? {
+            match message
+                .await
+                .with_context(|| format!("{}: the initial events never ended", self.name))??
+            {
                 Message::Event(Event { kind: EventKind::Added, version }) => items.push(version),
                 Message::Event(other) => bail!("{}: {other:?} among the initial events", self.name),
                 Message::Bookmark { revision, initial_end: true } => {
@@ -261,7 +277,9 @@ impl Watcher {
                     caught.listings.push((floor, listing));
                     return Ok(());
                 }
-                Message::Bookmark { .. } => bail!("{}: a bookmark before the end of the initial events", self.name),
+                Message::Bookmark { .. } => {
+                    bail!("{}: a bookmark before the end of the initial events", self.name)
+                }
                 // A stream may end before it has begun to follow.
                 Message::End | Message::Expired => {
                     self.open = None;
@@ -300,14 +318,16 @@ async fn next(lines: &mut Lines, kind: &Kind) -> Result<Message> {
         None => return Ok(Message::End),
         Some(line) => line.context("a watch broke off")?,
     };
-    let value: Value = serde_json::from_str(&line).with_context(|| format!("an odd line in a watch: {line}"))?;
+    let value: Value =
+        serde_json::from_str(&line).with_context(|| format!("an odd line in a watch: {line}"))?;
     let object = &value["object"];
     let kind_of = match value["type"].as_str().unwrap_or_default() {
         "ADDED" => EventKind::Added,
         "MODIFIED" => EventKind::Modified,
         "DELETED" => EventKind::Deleted,
         "BOOKMARK" => {
-            let revision = object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
+            let revision =
+                object.pointer("/metadata/resourceVersion").and_then(Value::as_str).unwrap_or_default();
             let revision = revision.parse().with_context(|| format!("an odd bookmark: {line}"))?;
             let mark = object.pointer("/metadata/annotations/k8s.io~1initial-events-end");
             return Ok(Message::Bookmark { revision, initial_end: mark.is_some_and(|m| m == "true") });

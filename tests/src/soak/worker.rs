@@ -35,7 +35,8 @@ pub struct Budget {
 impl Budget {
     pub fn spend(&self) -> bool {
         let one = |left: u64| left.checked_sub(1);
-        Instant::now() < self.deadline && self.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok()
+        Instant::now() < self.deadline
+            && self.requests.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one).is_ok()
     }
 }
 
@@ -99,7 +100,8 @@ impl Worker {
             0..6 => {
                 let mut to = version.state.clone();
                 if self.random.percent(30) {
-                    let removed = to.fields.keys().nth(self.random.below(to.fields.len() as u64) as usize).cloned();
+                    let removed =
+                        to.fields.keys().nth(self.random.below(to.fields.len() as u64) as usize).cloned();
                     to.fields.remove(&removed.unwrap_or_default());
                 }
                 let (name, value) = (self.field(), self.value());
@@ -113,8 +115,11 @@ impl Worker {
     }
 
     fn patch(&mut self, kind: &Kind, expect: Option<u64>) -> Change {
-        let styles: &[Patch] =
-            if kind.strategic { &[Patch::Merge, Patch::Json, Patch::Strategic] } else { &[Patch::Merge, Patch::Json] };
+        let styles: &[Patch] = if kind.strategic {
+            &[Patch::Merge, Patch::Json, Patch::Strategic]
+        } else {
+            &[Patch::Merge, Patch::Json]
+        };
         let set = (self.field(), self.value());
         let remove = Some(self.field()).filter(|name| *name != set.0 && self.random.percent(30));
         let colour = self.random.percent(40).then(|| (*self.random.pick(COLOURS)).to_owned());

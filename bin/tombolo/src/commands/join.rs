@@ -173,6 +173,11 @@ pub fn ties(site: &kube::Client) -> Api<Secret> {
     Api::namespaced(site.clone(), names::SYSTEM_NAMESPACE)
 }
 
+/// The Secret in which the agent for this hub keeps its key and certificate.
+pub fn state_name(url: &str) -> String {
+    format!("{}-state", secret_name(url))
+}
+
 fn secret_name(url: &str) -> String {
     let hash = Sha256::digest(url.as_bytes());
     format!("hub-{}", hash.iter().take(5).map(|b| format!("{b:02x}")).collect::<String>())

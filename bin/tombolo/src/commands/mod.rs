@@ -1,5 +1,6 @@
 //! One file per command.
 
+pub mod agent;
 pub mod apply;
 pub mod explain;
 pub mod hub;

@@ -1,0 +1,122 @@
+//! A hub over a real Kubernetes cluster, tied by the agent: what is applied at the hub runs there and is seen here.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tombolo_testkit::{
+    Fixture, Kubectl, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
+};
+
+const NEEDED: &[Fixture] = &[
+    Fixture::Kubectl,
+    Fixture::KubeApiserver,
+    Fixture::KubeControllerManager,
+    Fixture::KubeScheduler,
+    Fixture::Etcd,
+];
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const APPLICATION: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {colour: green}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers:
+      - name: web
+        image: example.com/web:1
+        envFrom: [{configMapRef: {name: settings}}]
+"#;
+
+/// `tombolo agent`, as a person starts it beside a cluster.
+fn agent(dir: &Path, member: &Path, join: &str) -> Result<Process> {
+    let mut command = Command::new(cargo_binary("tombolo"));
+    // tombolo join URL --token T --ca-hash H  ->  tombolo agent --hub URL --token T --ca-hash H
+    let words: Vec<_> = join.split_whitespace().skip(2).collect();
+    command.args(["agent", "--name", "frankfurt", "--tier", "cloud", "--kubeconfig"]).arg(member);
+    command.arg("--hub").args(words);
+    Process::start("agent", command, dir)
+}
+
+fn hub_says(hub: &Path, args: &[&str]) -> Result<String> {
+    let output = Command::new(cargo_binary("tombolo")).arg("--kubeconfig").arg(hub).args(args).output()?;
+    ensure!(output.status.success(), "tombolo {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// A node object that takes pods, and stands in for a kubelet by saying that they run.
+fn ready_node(member: &Kubectl) -> Result<()> {
+    member.apply("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")?;
+    let status = r#"{"status":{"capacity":{"cpu":"8","memory":"16Gi","pods":"110"},"allocatable":{"cpu":"8","memory":"16Gi","pods":"110"},
+        "conditions":[{"type":"Ready","status":"True","reason":"Test","message":"a node object only"}]}}"#;
+    member.run(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", status])?;
+    member.run(&["patch", "node", "n1", "--type=merge", "-p", r#"{"spec":{"taints":null}}"#])?;
+    wait_for("the default service account", PATIENCE, || member.run(&["get", "sa", "default"])).map(drop)
+}
+
+#[test]
+fn a_real_kubernetes_runs_what_is_applied_at_the_hub() -> Result<()> {
+    if !require(NEEDED) {
+        return Ok(());
+    }
+    let upstream = Upstream::start(&UpstreamOptions {
+        controllers: Some("*,-node-lifecycle-controller".into()),
+        scheduler: true,
+        lift_limits: true,
+    })?;
+    let member = upstream.kubectl();
+    ready_node(&member)?;
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0", "--lease-seconds", "5"])?;
+    let kubectl = hub.kubectl();
+
+    // Before any site is there, an ordinary Deployment says that it is placed nowhere.
+    kubectl.apply(APPLICATION)?;
+    kubectl.until(&["get", "events"], "0 of 2 replicas placed", PATIENCE)?;
+
+    let join = hub_says(&hub.kubeconfig, &["token", "create", "--uses", "1"])?;
+    let mut tie = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
+    kubectl.until(&["get", "sites"], "True", PATIENCE)?;
+    kubectl.until(&["get", "nodes"], "frankfurt", PATIENCE)?;
+
+    // It runs there, with the ConfigMap that its pods name, and is seen here.
+    member.until(&["get", "pods", "-o", "jsonpath={.items[*].spec.nodeName}"], "n1 n1", PATIENCE)?;
+    ensure!(member.run(&["get", "cm", "settings", "-o", "jsonpath={.data.colour}"])? == "green");
+    kubectl.until(&["get", "pods", "-o", "wide"], "frankfurt", PATIENCE)?;
+
+    // A change at the hub arrives; a change by a local person is reported and left.
+    kubectl.run(&["scale", "deploy/web", "--replicas=3"])?;
+    member.until(&["get", "deploy", "web", "-o", "jsonpath={.spec.replicas}"], "3", PATIENCE)?;
+
+    // The agent dies: the site is seen as lost within its lease, and nothing there is touched.
+    tie.kill();
+    kubectl.until(&["get", "nodes"], "NotReady", PATIENCE)?;
+    ensure!(member.run(&["get", "deploy", "web", "-o", "jsonpath={.spec.replicas}"])? == "3");
+    // Its token is used up, but it has a certificate by now.
+    let _tie = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
+    wait_for("the site to be back", PATIENCE, || {
+        let nodes = kubectl.run(&["get", "nodes"])?;
+        ensure!(!nodes.contains("NotReady"), "{nodes}");
+        Ok(())
+    })?;
+
+    // Deleted at the hub, it goes at the member, with what only it needed.
+    kubectl.run(&["delete", "deploy", "web"])?;
+    wait_for("the Deployment to go at the member", PATIENCE, || {
+        let left = member.run(&["get", "deploy,cm", "-o", "name"])?;
+        ensure!(!left.contains("web") && !left.contains("settings"), "{left}");
+        Ok(())
+    })?;
+    Ok(())
+}
