@@ -7,6 +7,12 @@ use crate::registry::write;
 
 pub fn prepare_create(object: &mut Value) {
     object["status"] = json!({"phase": "Pending", "qosClass": quality_of_service(object)});
+    if object.pointer("/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty()) {
+        object["status"]["conditions"] = json!([{
+            "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastProbeTime": null,
+            "lastTransitionTime": null, "message": "Scheduling is blocked due to non-empty scheduling gates",
+        }]);
+    }
 }
 
 pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
