@@ -7,7 +7,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// An IPv4 network, written `10.42.0.0/24`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Subnet {
     base: u32,
     prefix: u8,

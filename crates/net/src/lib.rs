@@ -3,6 +3,7 @@
 //! - [`PodNetwork`]: a bridge in the node's network namespace, an address and a pair of links for every pod;
 //! - [`Addresses`]: which pod has which address, a pure table;
 //! - [`ServiceProxy`]: service addresses and node ports, translated by nftables rules that are replaced as a whole;
+//! - [`Overlay`]: pods reach pods on other nodes of the site;
 //! - [`DnsServer`] over a [`Zone`]: names of services and pods, answered on the node.
 //!
 //! Everything talks to the kernel by netlink directly: no `ip`, `nft` or `iptables` program is needed. Everything
@@ -13,11 +14,13 @@ mod dns;
 mod link;
 mod netlink;
 mod nft;
+mod overlay;
 mod pods;
 mod proxy;
 mod service;
 
 pub use address::{Addresses, Exhausted, Subnet, SubnetError};
 pub use dns::{DnsError, DnsServer, Zone};
+pub use overlay::{Overlay, Peer};
 pub use proxy::ServiceProxy;
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};

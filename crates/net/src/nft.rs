@@ -81,7 +81,6 @@ pub(crate) enum Expr {
     Masquerade,
     Jump(String),
     Goto(String),
-    Accept,
     /// Answers with a reset or an ICMP message.
     Reject { tcp: bool },
 }
@@ -270,7 +269,6 @@ fn encode(m: Message, expr: &Expr) -> Message {
         Expr::Masquerade => expression(m, "masq", |m| m),
         Expr::Jump(chain) => verdict(m, -3, Some(chain)),
         Expr::Goto(chain) => verdict(m, -4, Some(chain)),
-        Expr::Accept => verdict(m, 1, None),
         Expr::Reject { tcp } => expression(m, "reject", |m| {
             // Type 1 is a TCP reset; type 0 is ICMP, code 3 "port unreachable".
             if *tcp { m.be32(1, 1).bytes(2, &[0]) } else { m.be32(1, 0).bytes(2, &[3]) }

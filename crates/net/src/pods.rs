@@ -11,7 +11,8 @@ use thiserror::Error;
 use crate::address::Subnet;
 use crate::link::Links;
 
-const MTU: u32 = 1500;
+/// Leaves room for the overlay's own headers on an ordinary network.
+const MTU: u32 = 1450;
 const POD_LINK: &str = "eth0";
 
 #[derive(Debug, Error)]

@@ -56,6 +56,8 @@ pub struct NodeConfig {
     pub program: Option<PathBuf>,
     /// Route services on this node (ClusterIP, NodePort). Off where another proxy does.
     pub service_proxy: bool,
+    /// Tie the pod networks of all nodes of the site together (VXLAN). Off where another network plugin does.
+    pub overlay: bool,
     pub registries: crate::image::Registries,
     /// Ends the node's own tasks; containers keep running.
     pub shutdown: CancellationToken,
@@ -80,6 +82,7 @@ impl NodeConfig {
             listen: None,
             program: None,
             service_proxy: true,
+            overlay: false,
             registries: Default::default(),
             shutdown: CancellationToken::new(),
         }
@@ -106,6 +109,8 @@ pub enum NodeError {
     NoRuntime(String),
     #[error("kubelet API on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("network between nodes: {0}")]
+    Overlay(String),
     #[error("kubelet certificate: {0}")]
     Certificate(String),
 }

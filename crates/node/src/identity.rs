@@ -37,6 +37,10 @@ impl Identity {
         Ok(identity)
     }
 
+    pub fn overlay(&self) -> String {
+        format!("tvx{}", self.id)
+    }
+
     pub fn bridge(&self) -> String {
         format!("tbr{}", self.id)
     }

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::runtime::watcher::{self, watcher};
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
-use tombolo_net::{PodNetwork, ServiceProxy};
+use tombolo_net::{Overlay, PodNetwork, ServiceProxy};
 
 use crate::config::{NodeConfig, NodeError, RuntimeChoice, check_privileges};
 use crate::context::{Context, remember_pod, remembered_pod};
@@ -84,6 +84,14 @@ impl Shared {
     fn wake(&self, uid: &str) {
         if let Some(handle) = self.pods.lock().get(uid) {
             handle.wake.notify_waiters();
+            handle.wake.notify_one();
+        }
+    }
+
+    /// Gives a pod up for a reason of the node's.
+    pub fn fail(&self, uid: &str, reason: &str, message: String) {
+        if let Some(handle) = self.pods.lock().get(uid) {
+            *handle.verdict.lock() = Some((reason.to_owned(), message));
             handle.wake.notify_one();
         }
     }
@@ -176,11 +184,18 @@ impl Node {
             pod_cidr: config.pod_cidr.map(|c| c.to_string()),
             pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
         };
+        node.tasks.spawn(crate::housekeeping::run(shared.clone(), registration.pressure.clone(), shutdown.clone()));
         let (zone, zones) = tokio::sync::watch::channel(Arc::default());
         let cluster = config.cluster_cidr.unwrap_or(subnet);
         let proxy = config.service_proxy.then(|| ServiceProxy::new(&identity.id, &config.name, subnet, cluster));
         if let Some(services) = config.service_cidr {
             network.route_services(services)?;
+        }
+        if config.overlay {
+            let local = ctx.host_addresses.iter().find_map(|a| a.parse().ok());
+            let local = local.ok_or_else(|| NodeError::Overlay("the node has no IPv4 address".into()))?;
+            let overlay = Overlay::open(&identity.overlay(), local, subnet).map_err(|e| NodeError::Overlay(e.to_string()))?;
+            node.tasks.spawn(crate::peers::follow(ctx.clone(), overlay, shutdown.clone()));
         }
         let follow = Follow { ctx: ctx.clone(), proxy, zone, shutdown: shutdown.clone() };
         node.tasks.spawn(follow.run());
@@ -221,6 +236,9 @@ impl Node {
             }
         }
         PodNetwork::destroy(&identity.bridge(), &pods)?;
+        if let Err(error) = Overlay::destroy(&identity.overlay()) {
+            tracing::warn!(%error, "the node's overlay link could not be removed");
+        }
         if let Err(error) = ServiceProxy::destroy(&identity.id) {
             tracing::warn!(%error, "the node's service rules could not be removed");
         }

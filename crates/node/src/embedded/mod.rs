@@ -381,6 +381,13 @@ fn prepare(
     let env = environment(config.env.as_deref().unwrap_or(&[]), &spec.env);
     let capabilities = oci::capabilities(spec, place.grantable);
     let mut process = oci::process(spec, &args, &env, &user, &capabilities);
+    if let Some(score) = spec.resources.oom_score_adj
+        && !place.grantable.iter().any(|c| c == "CAP_SYS_RESOURCE")
+    {
+        // Without that capability the kernel lets a process only make itself more likely to be killed.
+        let own: i32 = fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0);
+        process["oomScoreAdj"] = score.max(own).into();
+    }
     let cwd = spec.working_dir.clone().or_else(|| config.working_dir.clone()).filter(|cwd| !cwd.is_empty());
     let cwd = cwd.unwrap_or_else(|| "/".into());
     let mounted = spec.mounts.iter().any(|mount| Path::new(&cwd).starts_with(&mount.target));

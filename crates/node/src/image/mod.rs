@@ -8,6 +8,7 @@
 //! Invariants: a layer folder under its final name is complete and was checked against its digest; the table
 //! names only layers that exist; both appear by rename, so a crash leaves nothing half done.
 
+mod http;
 mod import;
 mod layer;
 mod pull;
@@ -15,6 +16,7 @@ mod reference;
 mod store;
 
 pub use import::ImportError;
+pub use http::HttpError;
 pub use pull::{PullError, Registries};
 pub use reference::{Reference, ReferenceError};
 pub use store::{Image, ImageConfig, Store, StoreError};

@@ -98,6 +98,17 @@ impl Store {
         image.layers.iter().rev().map(|name| self.layer_path(name)).collect()
     }
 
+    /// The size of a layer that is here, as far as an image says it.
+    pub(super) fn layer_size(&self, name: &str) -> Option<u64> {
+        if !self.layer_path(name).is_dir() {
+            return None;
+        }
+        let table = self.table.lock().expect("no panic while the table is held");
+        let user = table.images.values().find(|image| image.layers.iter().any(|layer| layer == name));
+        // An image of one layer knows its size; otherwise the sum is only known as a whole.
+        Some(user.filter(|image| image.layers.len() == 1).map_or(0, |image| image.size))
+    }
+
     /// Unpacks one layer unless it is here already. `expected` is its digest without the prefix.
     /// Returns its folder name and its size.
     pub(super) fn add_layer(&self, source: impl Read, expected: &str) -> Result<(String, u64), StoreError> {

@@ -21,7 +21,6 @@ pub(crate) struct Memory {
     pub stopping: Vec<String>,
     /// A pod whose phase was final once never starts again.
     pub finished: bool,
-    pub sandbox_error: Option<String>,
     pub sandbox_retry: Option<Timestamp>,
     pub sandbox_failures: u32,
 }

@@ -45,20 +45,26 @@ impl Wanted {
 pub(crate) struct Handle {
     pub wanted: watch::Sender<Wanted>,
     pub wake: Arc<Notify>,
+    /// Set by the node to give the pod up: (reason, message).
+    pub verdict: Verdict,
     pub task: tokio::task::JoinHandle<()>,
 }
+
+pub(crate) type Verdict = Arc<parking_lot::Mutex<Option<(String, String)>>>;
 
 pub(crate) fn spawn(ctx: Arc<Context>, wanted: Wanted) -> Handle {
     let (sender, receiver) = watch::channel(wanted);
     let wake = Arc::new(Notify::new());
-    let worker = Worker::new(ctx, receiver, wake.clone());
-    Handle { wanted: sender, wake, task: tokio::spawn(worker.run()) }
+    let verdict = Verdict::default();
+    let worker = Worker::new(ctx, receiver, wake.clone(), verdict.clone());
+    Handle { wanted: sender, wake, verdict, task: tokio::spawn(worker.run()) }
 }
 
 struct Worker {
     ctx: Arc<Context>,
     wanted: watch::Receiver<Wanted>,
     wake: Arc<Notify>,
+    verdict: Verdict,
     memory: Memory,
     reporter: report::Reporter,
     probes: probe::Probers,
@@ -68,7 +74,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(ctx: Arc<Context>, wanted: watch::Receiver<Wanted>, wake: Arc<Notify>) -> Worker {
+    fn new(ctx: Arc<Context>, wanted: watch::Receiver<Wanted>, wake: Arc<Notify>, verdict: Verdict) -> Worker {
         let (sender, results) = mpsc::channel(RESULTS);
         let pod = wanted.borrow().pod().clone();
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
@@ -80,6 +86,7 @@ impl Worker {
             ctx,
             wanted,
             wake,
+            verdict,
             memory,
             results,
             stops: tokio::task::JoinSet::new(),
@@ -115,6 +122,9 @@ impl Worker {
     /// One look, one decision, its actions, one report. Returns how long nothing needs to be done.
     async fn turn(&mut self, pod: &Arc<Pod>) -> Duration {
         let uid = spec::uid(pod).to_owned();
+        if let Some(verdict) = self.verdict.lock().take() {
+            self.memory.failed.get_or_insert(verdict);
+        }
         let mut decision = Decision::default();
         // An action may allow the next one at once (the sandbox is there: start the containers).
         for _ in 0..16 {

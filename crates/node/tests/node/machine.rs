@@ -203,7 +203,7 @@ impl Site {
                 return pod;
             }
             let status = serde_json::to_string_pretty(&pod.status).unwrap_or_default();
-            assert!(start.elapsed() < Duration::from_secs(60), "{name}: not {what} within 60 s: {status}");
+            assert!(start.elapsed() < Duration::from_secs(120), "{name}: not {what} within 120 s: {status}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

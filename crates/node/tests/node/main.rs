@@ -4,14 +4,23 @@
 //! (so `maybe_run` must be first), and it enters a network namespace of its own while it has a single thread.
 
 mod harness;
+mod lifecycle;
 mod machine;
 mod pods;
 mod runtime;
 mod services;
 mod streams;
+mod stubborn;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
-    let tests = [runtime::tests(), pods::tests(), streams::tests(), services::tests()].concat();
-    harness::run(&tests);
+    let tests = [
+        runtime::tests(),
+        pods::tests(),
+        lifecycle::tests(),
+        streams::tests(),
+        services::tests(),
+        stubborn::tests(),
+    ];
+    harness::run(&tests.concat());
 }

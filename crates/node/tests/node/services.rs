@@ -64,15 +64,15 @@ async fn services_balance_names_resolve_and_node_ports_answer() {
     assert!(sticky.lines().all(|line| line == first), "{sticky}");
     let bare = site.run(&script("busybox nslookup bare.ns-services.svc.cluster.local")).await.expect("headless");
     assert!(bare.contains(&ips[0]), "{bare}");
-    let refused = site.run(&script("wget -T 5 -O - http://10.0.0.79")).await.expect_err("no endpoints").to_string();
+    let refused = site.run(&script("busybox nc 10.0.0.79 80 </dev/null")).await.expect_err("no endpoints").to_string();
     assert!(refused.contains("refused"), "{refused}");
     // A pod reaches itself through its own service.
-    let itself = site.run(&["exec", "one", "--", "sh", "-c", "for i in $(busybox seq 20); do wget -q -T 5 -O - http://web; done"]).await.expect("hairpin");
+    let itself = site.run(&["exec", "one", "--", "sh", "-c", "for i in $(busybox seq 20); do wget -q -O - http://web; done"]).await.expect("hairpin");
     assert!(itself.contains("one") && itself.contains("two"), "{itself}");
     // From the node, by node port and by cluster address.
     for url in [format!("{GATEWAY}:30777"), "127.0.0.1:30777".into(), "10.0.0.77:80".into()] {
         let fetch = move || {
-            let args = ["wget", "-q", "-T", "5", "-O", "-", &format!("http://{url}")];
+            let args = ["wget", "-q", "-O", "-", &format!("http://{url}")];
             std::process::Command::new("/bin/busybox").args(args).output().map(|o| (url, o))
         };
         let (url, output) = tokio::task::spawn_blocking(fetch).await.expect("ran").expect("busybox");

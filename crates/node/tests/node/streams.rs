@@ -59,7 +59,7 @@ async fn kubectl_reaches_into_a_pod() {
             for _ in 0..3 {
                 let mut stream = TcpStream::connect(&address).expect("connect");
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("request");
-                stream.set_read_timeout(Some(Duration::from_secs(10))).expect("timeout");
+                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("timeout");
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).expect("answer");
                 assert!(answer.ends_with("served\n"), "{answer:?}");
