@@ -119,18 +119,17 @@ async fn a_custom_resource_goes_with_its_owner() -> Result<()> {
 async fn an_approved_certificate_request_is_signed_and_a_wrong_one_fails() -> Result<()> {
     let Some(site) = Site::get().await? else { return Ok(()) };
     let requests: Api<CertificateSigningRequest> = Api::all(site.client.clone());
-    for (name, organization, signed) in [("request-a", "team", true), ("request-b", "system:masters", false)]
-    {
+    for (name, usage, signed) in [("request-a", "client auth", true), ("request-b", "server auth", false)] {
         let key = rcgen::KeyPair::generate()?;
         let mut params = rcgen::CertificateParams::default();
         params.distinguished_name.push(rcgen::DnType::CommonName, "alice");
-        params.distinguished_name.push(rcgen::DnType::OrganizationName, organization);
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, "team");
         let pem = params.serialize_request(&key)?.pem()?;
         let request: CertificateSigningRequest = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {
                 "signerName": "kubernetes.io/kube-apiserver-client",
-                "usages": ["digital signature", "client auth"],
+                "usages": ["digital signature", usage],
                 "request": ByteString(pem.into_bytes()),
             },
         }))?;

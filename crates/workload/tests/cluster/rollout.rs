@@ -144,9 +144,10 @@ async fn a_pod_that_fits_nowhere_says_why_with_numbers() -> Result<()> {
         Ok(message.contains("Insufficient cpu (asked 1000"))
     })
     .await?;
-    let events = site.kubectl(&ns, &["get", "events"])?;
-    assert!(events.contains("FailedScheduling"), "{events}");
-    Ok(())
+    eventually("and an event", async || {
+        Ok(site.kubectl(&ns, &["get", "events"])?.contains("FailedScheduling"))
+    })
+    .await
 }
 
 /// How long a hundred Deployments take until all their pods have a node; run with `--ignored --nocapture`.
