@@ -32,7 +32,7 @@ pub async fn admit(
                 resource: &plural,
                 namespace: &namespace,
                 name: &name,
-                path: "",
+                ..Action::default()
             };
             app.access.allows(app, &call.user, &action).await
         }

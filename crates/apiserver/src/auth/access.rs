@@ -128,6 +128,7 @@ impl Access {
             namespace: &target.namespace,
             name: &target.name,
             path,
+            field_selector: &target.field_selector,
         };
         if self.allows(app, user, &action).await? {
             return Ok(());

@@ -24,8 +24,15 @@ pub async fn allows(app: &App, user: &Identity, action: &Action<'_>) -> Result<b
         ("", "nodes/status") => write && own,
         ("", "services" | "endpoints" | "namespaces") => read,
         ("discovery.k8s.io", "endpointslices") => read,
-        // Which pods it may touch is decided per pod, where the pod is known.
-        ("", "pods") => read || matches!(action.verb, "create" | "delete"),
+        ("", "pods") => match action.verb {
+            "list" | "watch" => {
+                let own = format!("spec.nodeName={node}");
+                action.field_selector.split(',').any(|term| term.replace("==", "=") == own)
+            }
+            "get" => binds(app, node, action).await?,
+            // Which pods it may create and delete is decided per pod, in admission.
+            verb => matches!(verb, "create" | "delete"),
+        },
         ("", "pods/status") => matches!(action.verb, "update" | "patch") && binds(app, node, action).await?,
         ("", "pods/eviction") => action.verb == "create" && binds(app, node, action).await?,
         ("" | "events.k8s.io", "events") => write,

@@ -22,6 +22,8 @@ pub struct Action<'a> {
     pub namespace: &'a str,
     pub name: &'a str,
     pub path: &'a str,
+    /// What a list or watch is limited to.
+    pub field_selector: &'a str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

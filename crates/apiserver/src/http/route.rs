@@ -14,6 +14,8 @@ pub struct Target {
     pub resource: String,
     pub name: String,
     pub subresource: String,
+    /// The field selector of a list or watch, as text.
+    pub field_selector: String,
     /// What follows the subresource (the path of a proxied request), without a leading slash.
     pub rest: String,
 }
@@ -92,6 +94,7 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Target {
     } else if verb == "get" && target.subresource.is_empty() && (legacy_watch || query.flag("watch")) {
         target.verb = "watch";
     }
+    target.field_selector = query.get("fieldSelector").unwrap_or_default().to_owned();
     // A list of exactly one name is authorized as that name.
     if target.name.is_empty()
         && matches!(target.verb, "list" | "watch" | "deletecollection")

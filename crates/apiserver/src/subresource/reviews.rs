@@ -97,7 +97,7 @@ async fn access_review(call: &Call, resource: &Shared, object: &Value, user: &Id
             resource: &name,
             namespace: &namespace,
             name: &object_name,
-            path: "",
+            ..Action::default()
         };
         call.app.access.allows(&call.app, user, &action).await?
     };

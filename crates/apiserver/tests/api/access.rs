@@ -170,3 +170,29 @@ async fn reviews_answer_for_anybody() {
     let table = client.with_header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
     assert_eq!(table.send(Method::POST, path, "application/json", review("x").to_string()).await.code, 406);
 }
+
+#[tokio::test]
+async fn a_node_sees_its_own_pods_and_what_they_use() {
+    let client = Client::new().await;
+    client.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.expect(201);
+    for (pod, node, secret) in [("a", "n1", "s1"), ("b", "n2", "s2")] {
+        let env = json!([{"secretRef": {"name": secret}}]);
+        let object = json!({"metadata": {"name": pod}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i", "envFrom": env}]}});
+        client.post("/api/v1/namespaces/default/pods", object).await.expect(201);
+        client.post("/api/v1/namespaces/default/secrets", json!({"metadata": {"name": secret}})).await.expect(201);
+    }
+    let node = client.acting("system:node:n1", &["system:nodes"]);
+    node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.expect(200);
+    node.get("/api/v1/pods").await.expect(403);
+    node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn2").await.expect(403);
+    node.get("/api/v1/namespaces/default/pods/a").await.expect(200);
+    node.get("/api/v1/namespaces/default/pods/b").await.expect(403);
+    node.get("/api/v1/namespaces/default/secrets/s1").await.expect(200);
+    node.get("/api/v1/namespaces/default/secrets/s2").await.expect(403);
+    node.get("/api/v1/namespaces/default/secrets").await.expect(403);
+    let status = json!({"status": {"phase": "Running"}});
+    node.merge("/api/v1/namespaces/default/pods/a/status", status.clone()).await.expect(200);
+    node.merge("/api/v1/namespaces/default/pods/b/status", status).await.expect(403);
+    let token = json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "a"}}});
+    node.post("/api/v1/namespaces/default/serviceaccounts/default/token", token).await.expect(201);
+}
