@@ -9,10 +9,12 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
-use crate::commands::{agent, explain, hub, join, place, serve, site, sites, token};
+use crate::commands::{
+    agent, backup, completion, explain, hub, image, join, place, serve, site, sites, token,
+};
 
 /// One Kubernetes API from cloud to edge
 #[derive(Parser)]
@@ -38,6 +40,10 @@ enum Command {
     Leave(join::LeaveArgs),
     Sites(sites::Args),
     Place(place::Args),
+    Image(image::Args),
+    Backup(backup::BackupArgs),
+    Restore(backup::RestoreArgs),
+    Completion(completion::Args),
 }
 
 fn main() -> ExitCode {
@@ -81,6 +87,13 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Leave(args) => join::leave(args, &target).await,
             Command::Sites(args) => sites::run(args, &target).await,
             Command::Place(args) => place::run(args, &target).await,
+            Command::Image(args) => image::run(args).await,
+            Command::Backup(args) => backup::backup(args).await,
+            Command::Restore(args) => backup::restore(&args),
+            Command::Completion(args) => {
+                completion::run(&args, Cli::command());
+                Ok(())
+            }
         }
     })
 }

@@ -2,8 +2,11 @@
 
 pub mod agent;
 pub mod apply;
+pub mod backup;
+pub mod completion;
 pub mod explain;
 pub mod hub;
+pub mod image;
 pub mod join;
 pub mod place;
 pub mod serve;

@@ -188,7 +188,19 @@ impl Store {
     }
 
     /// Finds an image by reference, by id or by `repository@digest`.
+    ///
+    /// What is not known is looked for on disk once more: `tombolo image import` may have added it meanwhile.
     pub fn get(&self, name: &str) -> Option<Image> {
+        if let Some(image) = self.find(name) {
+            return Some(image);
+        }
+        let fresh = Store::open(&self.root).ok()?;
+        *self.table.lock().expect("no panic while the table is held") =
+            fresh.table.into_inner().expect("no panic while the table is held");
+        self.find(name)
+    }
+
+    fn find(&self, name: &str) -> Option<Image> {
         let table = self.table.lock().expect("no panic while the table is held");
         if let Some(image) = table.images.get(name) {
             return Some(image.clone());

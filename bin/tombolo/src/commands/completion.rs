@@ -1,0 +1,15 @@
+//! `tombolo completion`: words for the shell's Tab key.
+
+use clap::Command;
+use clap_complete::Shell;
+
+/// Print a completion script for a shell
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  tombolo completion bash > /etc/bash_completion.d/tombolo")]
+pub struct Args {
+    shell: Shell,
+}
+
+pub fn run(args: &Args, mut command: Command) {
+    clap_complete::generate(args.shell, &mut command, "tombolo", &mut std::io::stdout());
+}

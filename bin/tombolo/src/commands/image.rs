@@ -1,0 +1,88 @@
+//! `tombolo image`: the images of a node on this machine.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Subcommand;
+use tombolo_node::image::{Registries, Store};
+
+use crate::output::{Output, Table};
+
+/// Import, pull, list and remove the images of a node on this machine
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  tombolo image import app.tar --data-dir /var/lib/tombolo/site\n  tombolo image list --data-dir /var/lib/tombolo/site"
+)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+    /// The data folder of the site or node
+    #[arg(long, global = true, default_value = "/var/lib/tombolo/site", value_name = "DIR")]
+    data_dir: PathBuf,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Add the images of an OCI or Docker archive
+    Import {
+        file: PathBuf,
+        /// Call the image this, whatever the archive says
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Fetch an image from its registry
+    Pull { reference: String },
+    /// Show the images
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Remove an image
+    Rm { reference: String },
+}
+
+pub async fn run(args: Args) -> Result<()> {
+    let store = open(&args.data_dir)?;
+    match args.action {
+        Action::Import { file, name } => {
+            let added = store
+                .import(&file, name.as_deref())
+                .with_context(|| format!("cannot import {}", file.display()))?;
+            for (image, names) in added {
+                println!("{} {}", names.join(" "), image.id);
+            }
+        }
+        Action::Pull { reference } => {
+            let image = Registries::default().pull(&store, &reference, &[]).await?;
+            println!("{reference} {}", image.id);
+        }
+        Action::List { output } => {
+            let mut table = Table::new(&["IMAGE", "ID", "SIZE"], 3);
+            let found = store.list();
+            for (image, names) in &found {
+                let megabytes = image.size as f64 / 1e6;
+                let id: String = image.id.trim_start_matches("sha256:").chars().take(12).collect();
+                table.row(vec![names.join(" "), id, format!("{megabytes:.1} MB")]);
+            }
+            output.print(&table, &found, |(image, _)| image.id.clone())?;
+        }
+        Action::Rm { reference } => {
+            store.remove(&reference)?;
+            println!("{reference} removed");
+        }
+    }
+    Ok(())
+}
+
+/// A site keeps its node below its own folder; a node on its own is the folder.
+fn open(dir: &Path) -> Result<Arc<Store>> {
+    let candidates = [dir.join("node/images"), dir.join("images")];
+    let Some(root) = candidates.iter().find(|path| path.is_dir()) else {
+        bail!(
+            "no node has run in {}; start one with `tombolo site --node`, or give another --data-dir",
+            dir.display()
+        );
+    };
+    Ok(Arc::new(Store::open(root)?))
+}
