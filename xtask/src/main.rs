@@ -3,7 +3,9 @@
 mod bench;
 mod conformance;
 mod fixtures;
+mod fuzz;
 mod run;
+mod soak;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -31,8 +33,12 @@ enum Command {
     Fixtures,
     /// Compare with upstream Kubernetes, side by side in one run, and record the numbers in bench/
     Bench(bench::Args),
-    /// Run Kubernetes' own conformance tests against `tombolo serve` and write docs/conformance.md
+    /// Run Kubernetes' own conformance tests against a site and write docs/conformance.md
     Conformance(conformance::Args),
+    /// Run the model-checked soak: random clients and watchers, kills and restarts
+    Soak(soak::Args),
+    /// Fuzz the decoders of bytes from outside
+    Fuzz(fuzz::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -43,5 +49,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures => fixtures::ensure_all().map(drop),
         Command::Bench(args) => bench::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Soak(args) => soak::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
     }
 }

@@ -3,7 +3,11 @@
 use anyhow::Result;
 
 use crate::fixtures::{self, Fixtures};
+use crate::fuzz;
 use crate::run::{cargo, check, in_ci};
+
+/// How long each fuzz target runs in CI.
+const FUZZ_SECONDS: u32 = 10;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -45,7 +49,11 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(filter) = &args.filter {
         command.arg("--").arg(filter);
     }
-    check(&mut command)
+    check(&mut command)?;
+    if args.filter.is_none() {
+        fuzz::all(FUZZ_SECONDS)?;
+    }
+    Ok(())
 }
 
 fn environment(fixtures: &Fixtures) -> impl Iterator<Item = (&'static str, &std::path::Path)> {

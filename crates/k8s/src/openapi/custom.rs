@@ -87,8 +87,11 @@ fn type_meta(schema: &mut Value, meta: &Value) {
     if !schema["properties"].is_object() {
         schema["properties"] = json!({});
     }
-    schema["properties"]["apiVersion"] = json!({"type": "string"});
-    schema["properties"]["kind"] = json!({"type": "string"});
+    // `kubectl explain` shows these beside the author's own words.
+    schema["properties"]["apiVersion"] =
+        json!({"type": "string", "description": "APIVersion defines group and version of this object's schema."});
+    schema["properties"]["kind"] =
+        json!({"type": "string", "description": "Kind is the name of this object's schema in its group."});
     schema["properties"]["metadata"] = meta.clone();
 }
 
