@@ -67,7 +67,10 @@ pub fn read_applied(
     let decoded =
         if bytes.first() == Some(&b'{') { decode::json(bytes, None) } else { decode::yaml(bytes, None) };
     let decode::Decoded { mut value, mut warnings } = decoded.map_err(bad)?;
-    warnings.retain(|w| !w.starts_with("unknown field"));
+    let unknown = warnings.extract_if(.., |w| w.starts_with("unknown field")).collect::<Vec<_>>();
+    if let (Schema::Custom(_), Some(first)) = (&resource.schema, unknown.first()) {
+        return Err(undeclared(resource, &value, first));
+    }
     if !value.is_object() {
         return Err(Failure::bad_request("error decoding YAML: the configuration is not an object"));
     }
@@ -85,6 +88,22 @@ pub fn read_applied(
     }
     write::check_kind(resource, &mut value)?;
     Ok(value)
+}
+
+/// Unknown metadata of a custom resource, in the words of the merge, which sees only the definition's schema.
+fn undeclared(resource: &Resource, value: &Value, warning: &str) -> Failure {
+    let path = warning.trim_start_matches("unknown field ").trim_matches('"');
+    Failure::new(
+        500,
+        "",
+        format!(
+            "failed to create typed patch object ({}/{}; {}, Kind={}): .{path}: field not declared in schema",
+            write::text(value, "/metadata/namespace"),
+            write::name_of(value),
+            resource.api_version(),
+            resource.kind
+        ),
+    )
 }
 
 /// Lays a configuration over the current object.
