@@ -194,8 +194,9 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
         #[test]
-        fn many_nodes_become_few_shapes_that_never_promise_more(cpus in prop::collection::vec(0i64..64_000, 1..300)) {
+        fn many_nodes_become_few_shapes_that_never_promise_more(cpus in prop::collection::vec(0i64..64_000, 1..150)) {
             let mut capacity = Capacity::default();
             for (n, cpu) in cpus.iter().enumerate() {
                 capacity.put_node(&node(&format!("n{n}"), "64", true));

@@ -48,6 +48,8 @@ pub struct Outcome {
 pub struct Ledger {
     works: BTreeMap<String, Entry>,
     roots: HashMap<Key, String>,
+    /// Object to the Works that name it, as root or as dependency.
+    named: HashMap<Key, BTreeSet<String>>,
     changed: BTreeSet<String>,
 }
 
@@ -92,7 +94,8 @@ impl Ledger {
                 return false;
             }
             entry.generation = generation;
-            entry.spec = Arc::new(work.spec.clone());
+            let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
+            self.unname(&name, &old);
         } else {
             let entry = Entry {
                 uid,
@@ -102,7 +105,12 @@ impl Ledger {
                 acked: known,
                 sending: false,
             };
-            self.works.insert(name.clone(), entry);
+            if let Some(old) = self.works.insert(name.clone(), entry) {
+                self.unname(&name, &old.spec);
+            }
+        }
+        for key in keys(&work.spec) {
+            self.named.entry(key).or_default().insert(name.clone());
         }
         if let Some(key) = Key::of(&work.spec.object) {
             self.roots.insert(key, name);
@@ -112,13 +120,26 @@ impl Ledger {
 
     /// The hub no longer has the Work. That is no order to delete anything: the site only stops speaking of it.
     pub fn forget(&mut self, work: &str) {
-        if let Some(entry) = self.works.remove(work)
-            && let Some(key) = Key::of(&entry.spec.object)
-            && self.roots.get(&key).is_some_and(|w| w == work)
-        {
-            self.roots.remove(&key);
+        if let Some(entry) = self.works.remove(work) {
+            self.unname(work, &entry.spec);
+            if let Some(key) = Key::of(&entry.spec.object)
+                && self.roots.get(&key).is_some_and(|w| w == work)
+            {
+                self.roots.remove(&key);
+            }
         }
         self.changed.remove(work);
+    }
+
+    fn unname(&mut self, work: &str, spec: &WorkSpec) {
+        for key in keys(spec) {
+            if let Some(works) = self.named.get_mut(&key) {
+                works.remove(work);
+                if works.is_empty() {
+                    self.named.remove(&key);
+                }
+            }
+        }
     }
 
     pub fn get(&self, work: &str) -> Option<&Entry> {
@@ -139,10 +160,25 @@ impl Ledger {
         self.roots.get(key)
     }
 
+    /// The Work that took over the object whose selector fits these labels. Such a Work could not label its pods.
+    pub fn adopter(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<&String> {
+        let fits = |spec: &WorkSpec| {
+            let selector = spec.object.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
+            spec.adopt
+                && spec.root.namespace == namespace
+                && selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| labels.get(k).map(String::as_str) == v.as_str()))
+        };
+        self.works.iter().find(|(_, entry)| fits(&entry.spec)).map(|(name, _)| name)
+    }
+
+    /// The longest lease of any at-most-once workload here, in seconds.
+    pub fn lease_seconds(&self) -> Option<i64> {
+        self.works.values().filter_map(|e| Some(e.spec.lease.as_ref()?.seconds)).max()
+    }
+
     /// Works that name the object, as root or as dependency.
     pub fn works_with(&self, key: &Key) -> Vec<String> {
-        let names = |spec: &WorkSpec| std::iter::once(&spec.object).chain(&spec.with).any(|o| Key::of(o).as_ref() == Some(key));
-        self.works.iter().filter(|(_, e)| names(&e.spec)).map(|(name, _)| name.clone()).collect()
+        self.named.get(key).into_iter().flatten().cloned().collect()
     }
 
     /// Kinds that are watched at the site: as root (with status), or only for being there.
@@ -261,6 +297,10 @@ impl Ledger {
             }
         }
     }
+}
+
+fn keys(spec: &WorkSpec) -> impl Iterator<Item = Key> + '_ {
+    std::iter::once(&spec.object).chain(&spec.with).filter_map(Key::of)
 }
 
 fn set(status: &mut WorkStatus, kind: &str, (value, reason, message): (&str, String, String), now: &str) {

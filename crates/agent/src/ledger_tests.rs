@@ -67,6 +67,23 @@ fn a_refusal_says_why_and_does_not_claim_the_generation() {
 }
 
 #[test]
+fn pods_of_what_was_taken_over_are_found_by_its_selector() {
+    let mut ledger = Ledger::default();
+    let mut taken = work("a", "1", 1);
+    taken.spec.root.namespace = "d".into();
+    taken.spec.object["spec"] = json!({"selector": {"matchLabels": {"app": "x"}}});
+    let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())]);
+    ledger.put(&taken);
+    assert_eq!(ledger.adopter("d", &labels("x")), None, "it was not taken over");
+    taken.spec.adopt = true;
+    taken.metadata.generation = Some(2);
+    ledger.put(&taken);
+    assert_eq!(ledger.adopter("d", &labels("x")).map(String::as_str), Some("a"));
+    assert_eq!(ledger.adopter("e", &labels("x")), None);
+    assert_eq!(ledger.adopter("d", &labels("y")), None);
+}
+
+#[test]
 fn a_work_that_is_absent_is_forgotten_and_nothing_else() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));

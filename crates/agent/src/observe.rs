@@ -32,6 +32,8 @@ pub struct Shared {
     pub report: Notify,
     /// Nodes, pods or sites changed.
     pub site: Notify,
+    /// Pods must be looked at anew: a Work took something over.
+    pub recount: Notify,
     pub below: Mutex<Vec<Site>>,
     pub applier: Applier,
     pub closing: CancellationToken,
@@ -56,6 +58,7 @@ impl Shared {
             todo: Todo::default(),
             report: Notify::new(),
             site: Notify::new(),
+            recount: Notify::new(),
             below: Mutex::default(),
             applier,
             closing,
@@ -205,9 +208,7 @@ impl Shared {
         let ledger = self.ledger.lock();
         let stale = |owner: &&crate::owners::Owner| {
             ledger.alive(owner)
-                && ledger.get(&owner.work).is_some_and(|e| {
-                    !std::iter::once(&e.spec.object).chain(&e.spec.with).any(|o| Key::of(o).as_ref() == Some(key))
-                })
+                && !ledger.works_with(key).contains(&owner.work)
         };
         for owner in owners.iter().filter(stale) {
             self.todo.add(&owner.work);
@@ -239,6 +240,20 @@ impl Shared {
     }
 
     pub async fn watch_pods(self: Arc<Self>, client: Client) {
+        loop {
+            tokio::select! {
+                () = self.follow_pods(client.clone()) => {}
+                () = self.recount.notified() => {}
+            }
+        }
+    }
+
+    fn work_of(&self, pod: &Pod) -> Option<String> {
+        let own = pod.labels().get(names::WORK_LABEL).cloned();
+        own.or_else(|| self.ledger.lock().adopter(&pod.namespace().unwrap_or_default(), pod.labels()).cloned())
+    }
+
+    async fn follow_pods(&self, client: Client) {
         let resource = ApiResource::from_gvk(&gvk("v1", "Pod"));
         let api: Api<Pod> = Api::all_with(client, &resource);
         let config = watcher::Config::default().page_size(200).disable_bookmarks();
@@ -254,7 +269,7 @@ impl Shared {
                 Ok(Event::InitApply(pod)) => {
                     uids.insert(pod.uid().unwrap_or_default());
                     self.capacity.lock().put_pod(&pod);
-                    if let Some(work) = work_of(&pod) {
+                    if let Some(work) = self.work_of(&pod) {
                         listed.entry(work).or_default().insert(pod.name_any(), pods::summary(&pod));
                     }
                 }
@@ -274,7 +289,7 @@ impl Shared {
     }
 
     fn see_pod(&self, pod: &Pod, there: bool) {
-        if let Some(work) = work_of(pod) {
+        if let Some(work) = self.work_of(pod) {
             let mut ledger = self.ledger.lock();
             ledger.see_pod(&work, &pod.name_any(), there.then(|| pods::summary(pod)));
             let leaving = ledger.get(&work).is_some_and(|e| e.spec.tombstone.is_some());
@@ -373,8 +388,4 @@ fn key_of((api_version, kind): &(String, String), metadata: &kube::core::ObjectM
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
     }
-}
-
-fn work_of(pod: &Pod) -> Option<String> {
-    pod.labels().get(names::WORK_LABEL).cloned()
 }

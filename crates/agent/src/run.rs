@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tombolo_tunnel::{Backoff, Connection, DialError, Dialer, random_fraction};
@@ -196,6 +197,8 @@ async fn session(
     let server = Server { site: config.site.clone(), dial: config.site_dial.clone(), acting_as: config.acting_as.clone() };
     let serving = tokio::spawn(server.run(connection.clone()));
     let _stop = AbortOnDrop(serving);
+    // However this ends, the hub must not go on hearing heartbeats of an agent that does nothing.
+    let _close = CloseOnDrop(connection.clone());
     let version = config.site.apiserver_version().await.map(|v| v.git_version).unwrap_or_default();
     let seen = epoch.clone();
     tokio::select! {
@@ -211,6 +214,32 @@ async fn session(
             reason(connection, format!("watching works at the hub: {error}")).await
         }
         error = remember(&hub, config, epoch, secret, state) => error,
+        error = renew_lease(config, connection, shared) => error,
+    }
+}
+
+/// For workloads that may run at most once: how fresh the tie to the hub is, on record at the site, where the nodes that
+/// must stop them read it. `renewTime` is when the last heartbeat that the hub acknowledged was *sent*.
+async fn renew_lease(config: &AgentConfig, connection: &Connection, shared: &Arc<Shared>) -> String {
+    let name = format!("hub-{}", tombolo_api::names::hub_label(&shared.applier.hub));
+    let api: kube::Api<Lease> = kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
+    let mut last = None;
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let Some(seconds) = shared.ledger.lock().lease_seconds() else { continue };
+        let heard = connection.last_heard();
+        if last == Some(heard) {
+            continue;
+        }
+        let sent = jiff::Timestamp::now() - (heard.elapsed() + connection.rtt().unwrap_or_default());
+        let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+            "spec": {"holderIdentity": shared.applier.hub, "leaseDurationSeconds": seconds,
+                "renewTime": sent.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
+        let params = kube::api::PatchParams::apply(tombolo_api::names::SITE_MANAGER).force();
+        match api.patch(&name, &params, &kube::api::Patch::Apply(&lease)).await {
+            Ok(_) => last = Some(heard),
+            Err(error) => tracing::warn!(%error, "the lease of at-most-once workloads was not renewed"),
+        }
     }
 }
 
@@ -255,6 +284,14 @@ async fn renew(hub: &Client, config: &AgentConfig) -> Result<(String, String), J
 /// After two thirds of its life.
 fn renew_due(state: &State, now: i64) -> bool {
     state.validity().is_some_and(|(start, end)| now >= start + (end - start) / 3 * 2)
+}
+
+struct CloseOnDrop(Connection);
+
+impl Drop for CloseOnDrop {
+    fn drop(&mut self) {
+        self.0.close("the agent stopped");
+    }
 }
 
 struct AbortOnDrop(tokio::task::JoinHandle<()>);

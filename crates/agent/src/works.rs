@@ -69,6 +69,9 @@ fn take(shared: &Arc<Shared>, work: &Work) {
     if news {
         shared.watch_kinds();
         shared.todo.add(&name);
+        if work.spec.adopt {
+            shared.recount.notify_one();
+        }
     }
 }
 

@@ -25,6 +25,16 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             match api.create(&PostParams::default(), &work).await {
                 Ok(work) => known.index.lock().put_work(work),
                 Err(Error::Api(status)) if status.code == 409 => {}
+                // The site was removed and came back while its namespace was still going.
+                Err(Error::Api(status)) if status.code == 404 || status.message.contains("being terminated") => {
+                    let identity = known.index.lock().sites.get(&site).and_then(|s| {
+                        s.site.metadata.annotations.as_ref()?.get(names::IDENTITY_ANNOTATION).cloned()
+                    });
+                    if let Some(identity) = identity {
+                        crate::sites::equip(client, &site, &identity).await?;
+                    }
+                    return Err(Error::Api(status));
+                }
                 Err(error) => return Err(error),
             }
         }

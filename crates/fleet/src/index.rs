@@ -48,6 +48,14 @@ pub struct Index {
     pub sites: BTreeMap<String, SiteState>,
     /// Works by root, then by (site, name of the Work).
     works: HashMap<Key, BTreeMap<(String, String), Arc<Work>>>,
+    /// Root of every Work.
+    root_of: HashMap<(String, String), Key>,
+    /// Replicas at a site that its reported capacity does not know yet.
+    pending: BTreeMap<String, HashMap<Key, (Resources, u32)>>,
+    /// How many Works a site has.
+    at_site: HashMap<String, usize>,
+    /// Kinds that Works or placements name.
+    pub kinds: HashSet<(String, String)>,
     /// Mirrored pods by (site, Work), then by name at the hub.
     mirrors: HashMap<(String, String), BTreeMap<String, Object>>,
     /// Who names what: dependency to roots.
@@ -100,8 +108,10 @@ impl Index {
 
     /// An object of a watched kind, mirrors excepted.
     pub fn put_object(&mut self, key: Key, object: Object) {
+        // The same or an older version is no news: answers to writes that changed nothing come back here.
         if let Some(old) = self.objects.get(&key)
-            && version(old) > version(&object)
+            && version(old) >= version(&object)
+            && version(old) > 0
         {
             return;
         }
@@ -172,21 +182,46 @@ impl Index {
         let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
-        let works = self.works.entry(root.clone()).or_default();
-        if let Some(old) = works.get(&id)
+        if let Some(old) = self.works.get(&root).and_then(|works| works.get(&id))
             && number_of(old.resource_version()) > number_of(work.resource_version())
         {
             return;
         }
-        works.insert(id, Arc::new(work));
+        self.kinds.insert((root.api_version.clone(), root.kind.clone()));
+        self.count_pending(&id.0, &root, &work);
+        self.root_of.insert(id.clone(), root.clone());
+        let works = self.works.entry(root.clone()).or_default();
+        if works.insert(id.clone(), Arc::new(work)).is_none() {
+            *self.at_site.entry(id.0).or_default() += 1;
+        }
         self.dirty.insert(root);
+    }
+
+    fn count_pending(&mut self, site: &str, root: &Key, work: &Work) {
+        let assigned = work.spec.replicas.unwrap_or(1);
+        let counted = work.status.as_ref().map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
+        let at = self.pending.entry(site.to_owned()).or_default();
+        if work.spec.tombstone.is_some() || counted >= assigned || !is_workload(root) {
+            at.remove(root);
+        } else {
+            at.insert(root.clone(), (convert::asks(&work.spec.object), u32::try_from(assigned - counted).unwrap_or(0)));
+        }
     }
 
     pub fn drop_work(&mut self, work: &Work) {
         let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
         let root = Key::of_root(&work.spec.root);
+        let id = (site, work.name_any());
+        self.root_of.remove(&id);
+        if let Some(at) = self.pending.get_mut(&id.0) {
+            at.remove(&root);
+        }
         if let Some(works) = self.works.get_mut(&root) {
-            works.remove(&(site, work.name_any()));
+            if works.remove(&id).is_some()
+                && let Some(count) = self.at_site.get_mut(&id.0)
+            {
+                *count = count.saturating_sub(1);
+            }
             if works.is_empty() {
                 self.works.remove(&root);
             }
@@ -198,8 +233,9 @@ impl Index {
         self.works.get(root).into_iter().flatten().map(|((site, _), work)| (site, work))
     }
 
-    pub fn works_at<'a>(&'a self, site: &'a str) -> impl Iterator<Item = &'a Arc<Work>> {
-        self.works.values().flatten().filter(move |((at, _), _)| at == site).map(|(_, work)| work)
+    /// How many Works a site has.
+    pub fn works_at(&self, site: &str) -> usize {
+        self.at_site.get(site).copied().unwrap_or(0)
     }
 
     /// A mirrored pod at the hub; its Work is in the mirror label.
@@ -222,7 +258,7 @@ impl Index {
     }
 
     fn mark_work(&mut self, id: &(String, String)) {
-        let root = self.works.iter().find(|(_, works)| works.contains_key(id)).map(|(root, _)| root.clone());
+        let root = self.root_of.get(id).cloned();
         self.dirty.extend(root);
     }
 
@@ -232,8 +268,7 @@ impl Index {
 
     /// Mirrors whose Work is gone.
     pub fn orphaned_mirrors(&self) -> Vec<Object> {
-        let known: HashSet<&(String, String)> = self.works.values().flat_map(|works| works.keys()).collect();
-        self.mirrors.iter().filter(|(id, _)| !known.contains(id)).flat_map(|(_, pods)| pods.values().cloned()).collect()
+        self.mirrors.iter().filter(|(id, _)| !self.root_of.contains_key(*id)).flat_map(|(_, pods)| pods.values().cloned()).collect()
     }
 
     pub fn put_site(&mut self, site: Site) {
@@ -242,7 +277,11 @@ impl Index {
         let before = self.sites.get(&name);
         let heard = before.and_then(|s| s.heard);
         let reshaped = before.is_none_or(|old| {
-            old.site.spec != site.spec || old.site.metadata.labels != site.metadata.labels || old.site.is_ready() != site.is_ready()
+            let leaving = |s: &Site| s.metadata.deletion_timestamp.is_some();
+            old.site.spec != site.spec
+                || old.site.metadata.labels != site.metadata.labels
+                || old.site.is_ready() != site.is_ready()
+                || leaving(&old.site) != leaving(&site)
         });
         let refilled = before.is_none_or(|old| {
             let room = |s: &Site| s.status.clone().map(|s| (s.shapes, s.offers));
@@ -314,6 +353,8 @@ impl Index {
     pub fn put_placement(&mut self, placement: Placement) {
         let id = (placement.namespace().unwrap_or_default(), placement.name_any());
         let same = self.placements.get(&id).is_some_and(|old| old.spec == placement.spec);
+        let named = placement.spec.objects.iter().filter_map(|o| o.api_version.clone().zip(o.kind.clone()));
+        self.kinds.extend(named);
         self.placements.insert(id.clone(), placement);
         if !same {
             self.mark_placed_from(&id.0);
@@ -333,20 +374,10 @@ impl Index {
 
     /// Replicas placed at each site that its reported capacity does not know yet, those of `but` left out.
     pub fn on_their_way(&self, but: &Key) -> BTreeMap<String, Vec<(Resources, u32)>> {
-        let mut all: BTreeMap<String, Vec<(Resources, u32)>> = BTreeMap::new();
-        for (root, works) in self.works.iter().filter(|(root, _)| *root != but) {
-            for ((site, _), work) in works {
-                let assigned = work.spec.replicas.unwrap_or(1);
-                let status = work.status.as_ref();
-                let counted = status.map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
-                if work.spec.tombstone.is_some() || counted >= assigned || !is_workload(root) {
-                    continue;
-                }
-                let missing = u32::try_from(assigned - counted).unwrap_or(0);
-                all.entry(site.clone()).or_default().push((convert::asks(&work.spec.object), missing));
-            }
-        }
-        all
+        let others = |at: &HashMap<Key, (Resources, u32)>| {
+            at.iter().filter(|(root, _)| *root != but).map(|(_, pending)| pending.clone()).collect::<Vec<_>>()
+        };
+        self.pending.iter().map(|(site, at)| (site.clone(), others(at))).collect()
     }
 }
 

@@ -17,17 +17,19 @@
 
 mod act;
 mod choose;
+mod compare;
 mod config;
 mod convert;
 mod decide;
 mod explain;
 mod identity;
+mod import;
 mod index;
 mod install;
 mod intent;
 mod lead;
 mod mirror;
-mod object;
+pub mod object;
 mod overrides;
 mod plan;
 mod references;
@@ -43,8 +45,10 @@ mod watches;
 
 pub use config::{Approval, FleetConfig};
 pub use explain::explain;
+pub use import::{give_back, import};
 pub use mirror::PodRoute;
 pub use run::{FleetError, run};
+pub use sites::replica_of;
 pub use tombolo_agent::ca_hash;
 pub use tunnels::{Admission, OpenError, Serve, SitePeer, Tied, TunnelHub};
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tombolo_agent::difference::merge_patch;
 use tombolo_api::{Tombstone, Work, WorkSpec, names};
 
 use crate::choose::{Choice, choose};
+use crate::compare::status_patch;
 use crate::decide::{Decided, PARTS_ANNOTATION, Share, decide};
 use crate::index::Index;
 use crate::mirror::{mirror, mirror_name, mirror_status};
@@ -302,7 +302,7 @@ fn observe(
     }
     let Some(status) = status else { return };
     let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
-    if let Some(patch) = merge_patch(&before, &status) {
+    if let Some(patch) = status_patch(&before, &status) {
         plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });
     }
     if words.iter().any(|w| w.silent.is_some()) {
@@ -323,7 +323,7 @@ fn mirrors(index: &Index, key: &Key, root: Option<&Object>, works: &[(String, Ar
         let reported = work.status.as_ref().map(|s| &s.pods);
         for (pod, summary) in reported.into_iter().flatten() {
             let object = root.map_or(&work.spec.object, |r| r);
-            let mut status = mirror_status(summary, &images(object, &key.kind), silent.as_deref());
+            let status = mirror_status(summary, &images(object, &key.kind), silent.as_deref());
             match shown.remove(&mirror_name(pod, site)) {
                 None if summary.leaving => {}
                 None => {
@@ -336,8 +336,7 @@ fn mirrors(index: &Index, key: &Key, root: Option<&Object>, works: &[(String, Ar
                 }
                 Some(there) => {
                     let before = there.get("status").cloned().unwrap_or_else(|| json!({}));
-                    keep_unknown(&before, &mut status);
-                    if let Some(patch) = merge_patch(&before, &status) {
+                    if let Some(patch) = status_patch(&before, &status) {
                         let name = mirror_name(pod, site);
                         let patch = json!({ "status": patch });
                         plan.actions.push(Action::PatchPod { namespace: key.namespace.clone(), name, patch });
@@ -356,16 +355,6 @@ pub fn remove_mirror(pod: &Value) -> Action {
         namespace: text(pod, "/metadata/namespace").to_owned(),
         name: text(pod, "/metadata/name").to_owned(),
         uid: text(pod, "/metadata/uid").to_owned(),
-    }
-}
-
-/// Fields that the hub's API adds to a pod's status by itself are left alone.
-fn keep_unknown(before: &Value, status: &mut Value) {
-    let (Some(before), Some(status)) = (before.as_object(), status.as_object_mut()) else { return };
-    for field in ["qosClass", "observedGeneration", "resourceClaimStatuses"] {
-        if let Some(value) = before.get(field) {
-            status.entry(field).or_insert_with(|| value.clone());
-        }
     }
 }
 

@@ -97,14 +97,21 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
     spawn(&term, register::run(config.clone()));
     let client = &config.client;
     let plain = watcher::Config::default;
-    spawn(&term, known.clone().follow(Api::<Site>::all(client.clone()), "Site", plain(), Index::put_site, |i, s| i.drop_site(&s.name_any())));
-    spawn(&term, known.clone().follow(Api::<SiteGroup>::all(client.clone()), "SiteGroup", plain(), Index::put_group, |i, g| i.drop_group(&g.name_any())));
-    spawn(&term, known.clone().follow(Api::<Placement>::all(client.clone()), "Placement", plain(), Index::put_placement, |i, p| {
-        i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
-    }));
-    spawn(&term, known.clone().follow(Api::<Work>::all(client.clone()), "Work", plain(), Index::put_work, |i, w| i.drop_work(w)));
+    let follow = || known.clone();
+    let sites = Api::<Site>::all(client.clone());
+    spawn(&term, follow().follow(sites, "Site", plain(), Index::put_site, |i, s| i.drop_site(&s.name_any()), |s| s.status = None));
+    let groups = Api::<SiteGroup>::all(client.clone());
+    spawn(&term, follow().follow(groups, "SiteGroup", plain(), Index::put_group, |i, g| i.drop_group(&g.name_any()), |_| {}));
+    let placements = Api::<Placement>::all(client.clone());
+    let forget = |i: &mut Index, p: &Placement| i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
+    spawn(&term, follow().follow(placements, "Placement", plain(), Index::put_placement, forget, |_| {}));
+    let works = Api::<Work>::all(client.clone());
+    let light = |w: &mut Work| {
+        (w.spec.object, w.spec.with, w.status) = (serde_json::Value::Null, Vec::new(), None);
+    };
+    spawn(&term, follow().follow(works, "Work", plain().page_size(200), Index::put_work, Index::drop_work, light));
     let leases = plain().fields(&format!("metadata.name={}", names::SITE_LEASE));
-    spawn(&term, known.clone().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}));
+    spawn(&term, follow().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}, |_| {}));
     spawn(&term, known.clone().follow_mirrors(client.clone()));
     let ours = ["Site", "SiteGroup", "Placement", "Work", "Lease", "Mirror"].map(|k| (names::GROUP.to_owned(), k.to_owned()));
     known.wait_synced(&ours).await;
@@ -127,18 +134,7 @@ fn put_lease(index: &mut Index, lease: Lease) {
 fn watch_kinds(config: &Arc<FleetConfig>, known: &Arc<Known>, term: &CancellationToken, watched: &mut HashSet<(String, String)>) {
     let mut wanted: HashSet<(String, String)> =
         workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
-    let index = known.index.lock();
-    for placement in index.placements.values() {
-        for object in &placement.spec.objects {
-            if let (Some(version), Some(kind)) = (&object.api_version, &object.kind) {
-                wanted.insert((version.clone(), kind.clone()));
-            }
-        }
-    }
-    for site in index.sites.keys() {
-        wanted.extend(index.works_at(site).map(|w| (w.spec.root.api_version.clone(), w.spec.root.kind.clone())));
-    }
-    drop(index);
+    wanted.extend(known.index.lock().kinds.iter().cloned());
     for kind in wanted {
         if watched.insert(kind.clone()) {
             spawn(term, known.clone().follow_objects(config.client.clone(), kind.0, kind.1));
@@ -268,11 +264,18 @@ async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap
         }
         // Silence has an age, and waits end.
         index.mark_unsettled();
-        let sites: Vec<(Site, Option<String>, usize)> = index
-            .sites
-            .iter()
-            .map(|(name, s)| (s.site.clone(), index.silent_since(name, time), index.works_at(name).count()))
-            .collect();
+        // Only sites that show something else than before are looked at closer.
+        let mut sites: Vec<(Site, Option<String>, usize)> = Vec::new();
+        for (name, state) in &index.sites {
+            let since = index.silent_since(name, time);
+            let leaving = state.site.metadata.deletion_timestamp.is_some();
+            let rtt = tied.get(name).and_then(|t| t.rtt).map_or(0, |rtt| rtt.as_millis().next_power_of_two());
+            let print = format!("{:?} {since:?} {rtt}", state.site.resource_version());
+            if leaving || shown.get(name) != Some(&print) {
+                shown.insert(name.clone(), print);
+                sites.push((state.site.clone(), since, index.works_at(name)));
+            }
+        }
         (sites, index.hub.clone(), index.orphaned_mirrors())
     };
     for (site, silent, works) in &sites {
@@ -286,10 +289,11 @@ async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap
                 Ok(())
             }
         } else {
-            sites::show(config, site, silent.as_deref(), tied.get(&name), shown).await
+            sites::show(config, site, silent.as_deref(), tied.get(&name)).await
         };
         if let Err(error) = result {
             tracing::debug!(site = name, %error, "not shown");
+            shown.remove(&name);
         }
     }
     for pod in orphans {

@@ -108,7 +108,7 @@ pub fn node_status(site: &Site, ready: &Condition, now: &str) -> Value {
 }
 
 /// Brings Site condition, Node and latency in line with what is known; writes only differences.
-pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>, tied: Option<&Tied>, shown: &mut HashMap<String, String>) -> Result<(), Error> {
+pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>, tied: Option<&Tied>) -> Result<(), Error> {
     let name = site.name_any();
     let now = crate::now_text();
     let status = site.status.clone().unwrap_or_default();
@@ -134,17 +134,10 @@ pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>,
         let api: Api<Site> = Api::all(config.client.clone());
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(json!({ "status": patch }))).await?;
     }
-    let mut current = node_status(site, &condition, "");
-    current["spec"] = node(site);
-    let print = current.to_string();
-    if shown.get(&name) != Some(&print) {
-        apply(&config.client, node(site)).await?;
-        let api: Api<Node> = Api::all(config.client.clone());
-        let patch = Patch::Merge(node_status(site, &condition, &now));
-        api.patch_status(&name, &PatchParams::default(), &patch).await?;
-        shown.insert(name, print);
-    }
-    Ok(())
+    apply(&config.client, node(site)).await?;
+    let api: Api<Node> = Api::all(config.client.clone());
+    let patch = Patch::Merge(node_status(site, &condition, &now));
+    api.patch_status(&name, &PatchParams::default(), &patch).await.map(drop)
 }
 
 /// Writes the Lease of a site that is tied to this replica: when it was last heard, and where its tunnel ends.
@@ -156,6 +149,12 @@ pub async fn renew(config: &FleetConfig, tied: &Tied, lease: i64) -> Result<(), 
     let api: Api<Lease> = Api::namespaced(config.client.clone(), &names::site_namespace(&tied.site));
     let params = PatchParams::apply(names::HUB_MANAGER).force();
     api.patch(names::SITE_LEASE, &params, &Patch::Apply(&object)).await.map(drop)
+}
+
+/// The hub replica at which a site's tunnel ends, by its Lease: where requests for that site are forwarded to.
+pub async fn replica_of(client: &Client, site: &str) -> Result<Option<String>, Error> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), &names::site_namespace(site));
+    Ok(api.get_opt(names::SITE_LEASE).await?.and_then(|l| l.spec?.holder_identity))
 }
 
 /// The end of a site at the hub. Needs nothing from the site.
@@ -181,7 +180,10 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
         other => other,
     };
     use k8s_openapi::api::core::v1::Namespace;
-    use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+    use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, RoleBinding};
+    // Rights first: the namespace may take its time, or nobody may be there to finish its deletion.
+    let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &names::site_namespace(&name));
+    gone(bindings.delete("tombolo:site", &delete).await.map(drop))?;
     gone(Api::<ClusterRoleBinding>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
     gone(Api::<ClusterRole>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
     // Works go one by one as well: where no namespace controller runs, nobody else would delete them.

@@ -246,6 +246,9 @@ pub fn with_condition(status: Option<Value>, root: &Value, value: &str, reason: 
     }
     let mut status = status.unwrap_or_else(|| json!({}));
     let mut condition = json!({"type": "Placed", "status": value, "reason": reason, "message": message});
+    if kind == "Deployment" {
+        condition["lastUpdateTime"] = json!(now);
+    }
     keep_times(root, &mut condition, now);
     match status.get_mut("conditions").and_then(Value::as_array_mut) {
         Some(all) => all.push(condition),

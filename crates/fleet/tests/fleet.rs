@@ -153,6 +153,16 @@ async fn a_workload_goes_through_its_whole_life() {
     })
     .await;
 
+    // At rest nothing is written, and heartbeats (here one a second) are all that crosses the link.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let version = deployments(&hub).get("web").await.expect("there").resource_version();
+    let bytes = fleet.hub.link.bytes.load(std::sync::atomic::Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let crossed = fleet.hub.link.bytes.load(std::sync::atomic::Ordering::Relaxed) - bytes;
+    println!("bytes on the link in 5 s at rest, 5 heartbeats: {crossed}");
+    assert!(crossed < 2500, "{crossed} bytes in 5 s at rest");
+    assert_eq!(deployments(&hub).get("web").await.expect("there").resource_version(), version, "written at rest");
+
     // A changed dependency follows.
     configs.patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "2"}}))).await.expect("patched");
     eventually("the changed ConfigMap arrives", 20, || async {

@@ -1,7 +1,11 @@
 //! Two real Kubernetes API servers (hub and member) with etcd, a controller manager at the member, and a stand-in for its
 //! kubelets: pods are bound to one node and set running. The fleet and the agent run in this process.
 //!
+//! Not every test uses every part of it.
+//!
 //! Needs the fixtures of `cargo xtask fixtures`; without them a test says so and passes, in CI it fails.
+
+#![allow(dead_code)]
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -152,6 +156,10 @@ impl Cluster {
 
     /// The upstream controllers that make Deployments into pods.
     pub fn start_controllers(&mut self) {
+        self.start_these_controllers("deployment-controller,replicaset-controller,statefulset-controller,garbage-collector-controller,namespace-controller,endpointslice-controller,job-controller,daemonset-controller");
+    }
+
+    pub fn start_these_controllers(&mut self, controllers: &str) {
         let kubeconfig = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
             "clusters": [{"name": "c", "cluster": {"server": format!("https://127.0.0.1:{}", self.port), "certificate-authority": self.dir.path().join("ca.crt")}}],
             "users": [{"name": "c", "user": {"token": ADMIN}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}]});
@@ -164,7 +172,7 @@ impl Cluster {
             "--leader-elect=false".into(),
             "--kube-api-qps=1000".into(),
             "--kube-api-burst=2000".into(),
-            "--controllers=deployment-controller,replicaset-controller,statefulset-controller,garbage-collector-controller,namespace-controller,endpointslice-controller,job-controller,daemonset-controller".into(),
+            format!("--controllers={controllers}"),
         ];
         let binary = self.fixtures.join("k8s-1.36.3/kube-controller-manager");
         self.processes.push(start(&binary, &args, &self.dir.path().join("kcm.log")));

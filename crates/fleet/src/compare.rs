@@ -1,0 +1,60 @@
+//! Whether a status must be written. An API server adds fields of its own to what it stores (empty ones above all); they
+//! are no difference.
+
+use serde_json::Value;
+use tombolo_agent::difference::merge_patch;
+
+/// Top-level fields of a status that others write.
+const OTHERS: [&str; 4] = ["qosClass", "resourceClaimStatuses", "terminatingReplicas", "collisionCount"];
+
+/// The merge patch from `before` to `wanted`, unless `before` says the same already.
+pub fn status_patch(before: &Value, wanted: &Value) -> Option<Value> {
+    let empty = |value: &Value| value.is_null() || value == &Value::from(0) || value == &Value::from("");
+    let left_over = |before: &Value| {
+        let fields = before.as_object().into_iter().flatten();
+        fields.into_iter().any(|(key, value)| wanted.get(key).is_none() && !empty(value) && !OTHERS.contains(&key.as_str()))
+    };
+    if covers(before, wanted) && !left_over(before) {
+        return None;
+    }
+    let mut patch = merge_patch(before, wanted)?;
+    if let Some(map) = patch.as_object_mut() {
+        map.retain(|key, value| !(value.is_null() && OTHERS.contains(&key.as_str())));
+    }
+    Some(patch)
+}
+
+/// Everything that `wanted` says is in `has`.
+fn covers(has: &Value, wanted: &Value) -> bool {
+    match (has, wanted) {
+        (Value::Object(has), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| has.get(key).map_or(value.is_null(), |h| covers(h, value)))
+        }
+        (Value::Array(has), Value::Array(wanted)) => {
+            has.len() == wanted.len() && has.iter().zip(wanted).all(|(h, w)| covers(h, w))
+        }
+        (has, wanted) => has == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_the_server_adds_is_no_difference() {
+        let wanted = json!({"replicas": 2, "conditions": [{"type": "Placed", "status": "True"}]});
+        let stored = json!({"replicas": 2, "terminatingReplicas": 1, "readyReplicas": 0,
+            "conditions": [{"type": "Placed", "status": "True", "lastUpdateTime": null, "lastProbeTime": null}]});
+        assert_eq!(status_patch(&stored, &wanted), None);
+    }
+
+    #[test]
+    fn what_is_no_longer_so_is_taken_away() {
+        let stored = json!({"replicas": 2, "readyReplicas": 2, "reason": "Evicted"});
+        let patch = status_patch(&stored, &json!({"replicas": 2})).expect("a difference");
+        assert_eq!(patch, json!({"readyReplicas": null, "reason": null}));
+        assert!(status_patch(&json!({"a": [1]}), &json!({"a": [1, 2]})).is_some());
+    }
+}
