@@ -210,7 +210,9 @@ async fn verify(
     for (kind, row) in KINDS.iter().enumerate() {
         let (revision, objects) = client.all(row).await?;
         ensure!(revision >= floor, "the revision went back from {floor} to {revision}");
-        let mut found: BTreeMap<String, Version> = objects.into_iter().map(|v| (v.key.clone(), v)).collect();
+        let ours = |v: &Version| NAMESPACES.iter().any(|name| v.key.starts_with(&format!("{name}/")));
+        let mut found: BTreeMap<String, Version> =
+            objects.into_iter().filter(ours).map(|v| (v.key.clone(), v)).collect();
         for (_, _, beliefs) in owners.iter_mut() {
             for ((_, key), belief) in beliefs.iter_mut().filter(|((k, _), _)| *k == kind) {
                 let is = found.remove(key);
