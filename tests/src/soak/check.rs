@@ -101,14 +101,22 @@ pub fn history(base: u64, objects: Vec<Version>, records: &[Record], witness: &[
     Ok(history)
 }
 
+/// Which changes are some client's doing.
+#[derive(Default)]
+struct Credit {
+    written: BTreeSet<u64>,
+    /// Deletes and releases answer alike whether they made the change or found it made.
+    perhaps: BTreeSet<u64>,
+}
+
 /// Checks every answer against the history.
 pub fn answers(history: &History, records: &[Record]) -> Result<()> {
-    let mut written = BTreeSet::new();
+    let mut credit = Credit::default();
     let mut deleted = BTreeMap::new();
     for record in records {
         match &record.answer {
             Answer::Wrote { change, version } => {
-                wrote(history, record.floor, change, version, &mut written)
+                wrote(history, record.floor, change, version, &mut credit)
                     .with_context(|| format!("{change:?} of {} answered {version:?}", version.key))?;
             }
             Answer::Deleted { key, uid, expect } => {
@@ -124,7 +132,7 @@ pub fn answers(history: &History, records: &[Record]) -> Result<()> {
     }
     for (revision, key) in history.changes() {
         let before = history.before(key, revision);
-        if written.contains(&revision) {
+        if credit.written.contains(&revision) || credit.perhaps.contains(&revision) {
             continue;
         }
         ensure!(history.at(key, revision).is_none(), "{key} changed at {revision}, and no client did it");
@@ -150,7 +158,7 @@ fn wrote(
     floor: u64,
     change: &Change,
     version: &Version,
-    written: &mut BTreeSet<u64>,
+    credit: &mut Credit,
 ) -> Result<()> {
     let (key, revision) = (version.key.as_str(), version.revision);
     let before = history.before(key, revision);
@@ -171,12 +179,12 @@ fn wrote(
         && change.expect().is_none_or(|expect| expect == revision);
     if changes_nothing {
         if led_here && expected {
-            written.insert(revision);
+            credit.perhaps.insert(revision);
         }
         return Ok(());
     }
 
-    ensure!(written.insert(revision), "two writes were acknowledged with resource version {revision}");
+    ensure!(credit.written.insert(revision), "two writes were acknowledged with resource version {revision}");
     ensure!(revision > floor, "older than {floor}, which was known before the request");
     let expect = change.expect().unwrap_or_default();
     ensure!(expected, "it expected version {expect} and replaced {found:?}: an update is lost");

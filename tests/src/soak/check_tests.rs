@@ -178,3 +178,15 @@ fn a_read_from_the_past_and_a_refusal_without_reason_are_found() {
     records.push(refused(13, Refusal::AlreadyExists));
     fault(judge(&records, &events), "refused with AlreadyExists");
 }
+
+#[test]
+fn a_delete_that_finds_the_object_marked_takes_no_credit_from_the_one_that_marked_it() {
+    let held = State { held: true, ..state("u", &[]) };
+    let marked = State { deleting: true, ..held.clone() };
+    let delete = |expect| wrote(10, Change::Delete { expect }, 12, &marked);
+    let mut records =
+        vec![wrote(10, Change::Create(held.clone()), 11, &held), delete(None), delete(Some(11))];
+    judge(&records, &[]).unwrap();
+    records.push(delete(Some(11)));
+    fault(judge(&records, &[]), "two writes were acknowledged");
+}
