@@ -83,3 +83,26 @@ fn every_command_has_help_with_an_example() -> Result<()> {
     ensure!(seen > 5, "only {seen} commands found");
     Ok(())
 }
+
+#[test]
+fn a_backup_brings_everything_back_and_is_not_taken_from_under_a_running_server() -> Result<()> {
+    if !tombolo_testkit::require(&[tombolo_testkit::Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let text =
+        |path: std::path::PathBuf| path.to_str().expect("a temporary folder has a name in text").to_owned();
+    let (data, copy) = (text(dir.path().join("serve")), text(dir.path().join("copy")));
+    {
+        let server = Tombolo::serve(dir.path())?;
+        server.kubectl().run(&["create", "configmap", "kept", "--from-literal=a=1"])?;
+        refused(&["backup", "--data-dir", &data, &copy], "stop the hub or site first")?;
+    }
+    ensure!(tombolo(&["backup", "--data-dir", &data, &copy])?.status.success());
+    let other = dir.path().join("other");
+    ensure!(tombolo(&["restore", &copy, "--data-dir", &text(other.join("serve"))])?.status.success());
+    refused(&["restore", &copy, "--data-dir", &text(other.join("serve"))], "serve")?;
+    let server = Tombolo::serve(&other)?;
+    ensure!(server.kubectl().run(&["get", "cm", "kept", "-o", "jsonpath={.data.a}"])? == "1");
+    Ok(())
+}

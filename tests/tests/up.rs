@@ -75,10 +75,22 @@ fn up_starts_a_fleet_that_serves_and_down_removes_it() -> Result<()> {
     // A second `up` finds the first.
     ensure!(tombolo(&["up", "--data-dir", &path])?.contains("up already"));
 
-    // The hub dies; the sites go on.
+    // A site dies: it is seen as lost, and its replicas move to the others.
     let fleet: serde_json::Value = serde_json::from_slice(&std::fs::read(data.join("fleet.json"))?)?;
-    let pid = fleet["members"][0]["pid"].to_string();
-    ensure!(Command::new("kill").args(["-9", &pid]).status()?.success());
+    let kill = |name: &str| -> Result<()> {
+        let members = fleet["members"].as_array().expect("the fleet has members");
+        let member = members.iter().find(|m| m["name"] == name).expect("the member is in the fleet");
+        ensure!(Command::new("kill").args(["-9", &member["pid"].to_string()]).status()?.success());
+        Ok(())
+    };
+    kill("cloud")?;
+    hub.until(&["get", "nodes"], "NotReady", Duration::from_secs(60))?;
+    hub.until(&["get", "events"], "edge-1 5, edge-2 4", Duration::from_secs(60))
+        .or_else(|_| hub.until(&["get", "events"], "edge-1 4, edge-2 5", Duration::from_secs(1)))?;
+    hub.until(&["get", "deploy", "hello"], "9/9", Duration::from_secs(60))?;
+
+    // The hub dies too; the edge goes on.
+    kill("hub")?;
     wait_for("the edge to answer without its hub", Duration::from_secs(5), || {
         get("http://198.19.77.12:30080/text")
     })?;

@@ -21,6 +21,7 @@ pub use fleet::{Fleet, Member};
 pub const DATA_DIR: &str = "/var/lib/tombolo/up";
 const SAMPLE: &str = include_str!("../../../../examples/hello.yaml");
 const NODE_PORT: u16 = 30080;
+const LEASE_SECONDS: &str = "10";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Start a hub, a cloud site and edge sites on this machine, with a sample application
@@ -37,6 +38,7 @@ pub struct Args {
 
 /// Remove everything `up` made
 #[derive(clap::Args)]
+#[command(after_help = "Example:\n  tombolo down")]
 pub struct DownArgs {
     /// Where the fleet's data lives
     #[arg(long, default_value = DATA_DIR, value_name = "DIR")]
@@ -66,6 +68,13 @@ pub async fn up(args: Args) -> Result<()> {
         }
         println!("Found the rest of an earlier fleet; removing it first.");
         fleet.remove().await?;
+    }
+    if network::in_use() {
+        bail!(
+            "another sample fleet is up on this machine, in another folder than {}.\n\
+             Next: end it with `tombolo down --data-dir ITS-FOLDER`; plain `tombolo down` removes leftovers.",
+            args.data_dir.display()
+        );
     }
     let started = Instant::now();
     let mut fleet = Fleet::new(&args.data_dir);
@@ -119,7 +128,8 @@ async fn make(fleet: &mut Fleet, args: &Args) -> Result<()> {
     let names: Vec<_> = fleet.members.iter().map(|m| m.name.clone()).collect();
     for name in &names {
         match name.as_str() {
-            "hub" => fleet.start(name, "hub", &[])?,
+            // A short lease, so that a first try sees a failover within seconds.
+            "hub" => fleet.start(name, "hub", &["--lease-seconds", LEASE_SECONDS])?,
             _ => fleet.start(name, "site", &["--name", name, "--node"])?,
         }
     }

@@ -28,6 +28,11 @@ pub fn namespace(member: &str) -> String {
     format!("{PREFIX}{member}")
 }
 
+/// Whether a fleet's namespaces are there.
+pub fn in_use() -> bool {
+    !Namespace::list(PREFIX).is_empty()
+}
+
 /// Makes the bridge, if it is not there.
 pub async fn create_bridge() -> Result<()> {
     let handle = connect()?;
