@@ -42,6 +42,11 @@ pub enum DecodeError {
     Type(String),
 }
 
+/// What upstream writes for a struct that nobody has filled in.
+pub fn empty(type_: &Type) -> Value {
+    zero::object(type_)
+}
+
 /// Decodes JSON against a built-in type, or without one.
 pub fn json(bytes: &[u8], type_: Option<&'static Type>) -> Result<Decoded, DecodeError> {
     let mut input = serde_json::Deserializer::from_slice(bytes);

@@ -74,14 +74,22 @@ impl FieldError {
     }
 
     pub fn duplicate(path: impl Into<String>, value: &serde_json::Value) -> Self {
-        Self { kind: ErrorKind::Duplicate, path: path.into(), value: value.to_string(), detail: String::new() }
+        Self {
+            kind: ErrorKind::Duplicate,
+            path: path.into(),
+            value: value.to_string(),
+            detail: String::new(),
+        }
     }
 
     /// `Unsupported value: "X": supported values: "A", "B"`.
     pub fn not_supported(path: impl Into<String>, value: &serde_json::Value, allowed: &[&str]) -> Self {
         let quoted: Vec<_> = allowed.iter().map(|a| format!("{a:?}")).collect();
-        let detail =
-            if quoted.is_empty() { String::new() } else { format!("supported values: {}", quoted.join(", ")) };
+        let detail = if quoted.is_empty() {
+            String::new()
+        } else {
+            format!("supported values: {}", quoted.join(", "))
+        };
         Self { kind: ErrorKind::NotSupported, path: path.into(), value: value.to_string(), detail }
     }
 

@@ -7,10 +7,13 @@
 //! To add a kind: a row in [`table`], and functions for what its row names.
 
 mod at;
+mod autoscaling;
 mod batch;
 mod container;
 mod core;
 mod cron;
+mod events;
+mod flow;
 mod meta;
 mod networking;
 mod parts;

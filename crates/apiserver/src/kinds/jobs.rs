@@ -6,7 +6,9 @@ use crate::registry::write;
 
 /// Gives a new Job a selector and its pods the labels for it. The Job has its uid already.
 pub fn prepare_create(object: &mut Value) {
-    if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true) || !object["spec"].is_object() {
+    if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true)
+        || !object["spec"].is_object()
+    {
         return;
     }
     let (uid, name) =
@@ -27,6 +29,11 @@ pub fn prepare_create(object: &mut Value) {
     ] {
         metadata["labels"][key] = json!(value);
     }
+    // Upstream labels a job like its pods, whenever it reads one that has no labels.
+    let labels = metadata["labels"].clone();
+    if object["metadata"]["labels"].as_object().is_none_or(|l| l.is_empty()) {
+        object["metadata"]["labels"] = labels;
+    }
     if !object["spec"]["selector"].is_object() {
         object["spec"]["selector"] = json!({});
     }
@@ -41,7 +48,10 @@ mod tests {
     fn a_job_selects_its_own_pods() {
         let mut job = json!({"metadata": {"name": "once", "uid": "u1"}, "spec": {"template": {"spec": {}}}});
         prepare_create(&mut job);
-        assert_eq!(job["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u1"}}));
+        assert_eq!(
+            job["spec"]["selector"],
+            json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u1"}})
+        );
         assert_eq!(job["spec"]["template"]["metadata"]["labels"]["job-name"], "once");
     }
 

@@ -3,6 +3,7 @@
 //! Every function here is a hook of the generic write path; most kinds need none of them.
 
 pub mod certificates;
+pub mod daemon_sets;
 pub mod jobs;
 pub mod namespaces;
 pub mod pods;
@@ -114,9 +115,15 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
             certificates::prepare_create(object, &call.user);
         }
         ("", "secrets") => merge_string_data(object),
-        ("", "persistentvolumes" | "persistentvolumeclaims") => {
-            object["status"] = serde_json::json!({"phase": "Pending"});
+        ("", "persistentvolumes") => {
+            object["status"] =
+                serde_json::json!({"phase": "Pending", "lastPhaseTransitionTime": write::now()});
         }
+        ("", "persistentvolumeclaims") => object["status"] = serde_json::json!({"phase": "Pending"}),
+        ("", "limitranges") if write::name_of(object).is_empty() => {
+            object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
+        }
+        ("apps", "daemonsets") => daemon_sets::prepare_create(object),
         ("apiextensions.k8s.io", "customresourcedefinitions") => {
             let app = call.app.clone();
             lifecycle::settle(object, &*app.registry.custom(&app).await?);
@@ -156,6 +163,7 @@ pub async fn prepare_update(
         ("", "secrets") => merge_string_data(object),
         ("", "services") if part == Part::Main => services::prepare_update(object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
+        ("apps", "daemonsets") => daemon_sets::prepare_update(object, old),
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_update(part, object, old);
         }

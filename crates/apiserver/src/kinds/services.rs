@@ -168,6 +168,30 @@ fn keep_node_ports(service: &mut Value, old: &Value) {
     }
 }
 
+/// Services have one family here. Only who fills in the endpoints of a headless service without selector may use
+/// both.
+fn choose_families(spec: &mut Value) {
+    let selects = spec["selector"].as_object().is_some_and(|s| !s.is_empty());
+    if spec["clusterIP"] != "None" || selects {
+        spec["ipFamilies"] = json!(["IPv4"]);
+        if spec["ipFamilyPolicy"].as_str().is_none_or(|p| p == "PreferDualStack") {
+            spec["ipFamilyPolicy"] = "SingleStack".into();
+        }
+        return;
+    }
+    if !spec["ipFamilyPolicy"].is_string() {
+        spec["ipFamilyPolicy"] = "RequireDualStack".into();
+    }
+    let single = spec["ipFamilyPolicy"] == "SingleStack";
+    let families = match spec["ipFamilies"].as_array().map(Vec::as_slice) {
+        None | Some([]) if single => json!(["IPv4"]),
+        None | Some([]) => json!(["IPv4", "IPv6"]),
+        Some([only]) if !single => json!([only, if only == "IPv4" { "IPv6" } else { "IPv4" }]),
+        Some(given) => json!(given),
+    };
+    spec["ipFamilies"] = families;
+}
+
 async fn fill(
     app: &App,
     service: &mut Value,
@@ -201,10 +225,7 @@ async fn fill(
     let spec = &mut service["spec"];
     spec["clusterIP"] = address.as_str().into();
     spec["clusterIPs"] = json!([address]);
-    spec["ipFamilies"] = json!(["IPv4"]);
-    if spec["ipFamilyPolicy"].as_str().is_none_or(|p| p == "PreferDualStack") {
-        spec["ipFamilyPolicy"] = "SingleStack".into();
-    }
+    choose_families(spec);
     let wants_ports = kind == "NodePort"
         || (kind == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"].as_bool().unwrap_or(true));
     let count = spec["ports"].as_array().map_or(0, Vec::len);

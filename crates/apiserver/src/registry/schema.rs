@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::resources;
 use tombolo_k8s::tables::Printer;
@@ -62,13 +62,14 @@ impl Schema {
     /// Drops what a client says about the status of a new object.
     pub fn clear_status(&self, object: &mut Value) {
         let Some(map) = object.as_object_mut() else { return };
-        let always =
-            matches!(self, Self::BuiltIn(row) if row.type_().field("status").is_some_and(|f| f.required));
-        if always {
-            map.insert("status".into(), json!({}));
-        } else {
-            map.remove("status");
-        }
+        let always = match self {
+            Self::BuiltIn(row) => row.type_().field("status").filter(|f| f.required),
+            Self::Custom(_) => None,
+        };
+        match always.and_then(|field| field.shape.object()) {
+            Some(type_) => map.insert("status".into(), tombolo_k8s::decode::empty(type_)),
+            None => map.remove("status"),
+        };
     }
 
     /// Which maps and lists are owned piece by piece.

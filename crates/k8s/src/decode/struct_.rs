@@ -306,7 +306,7 @@ impl<'de> Visitor<'de> for Slot<'_> {
                 input.next_element_seed(Slot { shape: inner, field: self.field, notes: self.notes })?;
             self.notes.path.pop();
             match item {
-                Some(Value::Null) => items.push(zero::zero_of(inner)),
+                Some(Value::Null) => items.push(zero::element(inner)),
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -332,7 +332,7 @@ impl<'de> Visitor<'de> for Slot<'_> {
             self.notes.path.push(Step::Key(key));
             let value = input.next_value_seed(Slot { shape: inner, field: self.field, notes: self.notes })?;
             let Some(Step::Key(key)) = self.notes.path.pop() else { unreachable!("pushed above") };
-            let value = if value.is_null() { zero::zero_of(inner) } else { value };
+            let value = if value.is_null() { zero::element(inner) } else { value };
             object.insert(key, value);
         }
         Ok(Value::Object(object))

@@ -9,10 +9,22 @@ pub fn keep(field: &Field, value: Value) -> Option<Value> {
     if value.is_null() {
         return field.required.then(|| zero(field));
     }
+    // A store of messages does not tell an empty list from none, so upstream never shows an empty one.
+    if field.required
+        && !field.pointer
+        && is_list(&field.shape)
+        && value.as_array().is_some_and(Vec::is_empty)
+    {
+        return Some(Value::Null);
+    }
     if field.pointer || field.required || !is_empty(&field.shape, &value) {
         return Some(value);
     }
     None
+}
+
+fn is_list(shape: &Shape) -> bool {
+    matches!(shape, Shape::List(_))
 }
 
 /// What Go's `omitempty` leaves out.
@@ -42,16 +54,22 @@ pub fn zero_of(shape: &Shape) -> Value {
         Shape::String => Value::String(String::new()),
         Shape::Quantity => Value::String("0".to_owned()),
         Shape::Duration => Value::String("0s".to_owned()),
-        Shape::Object(_) => {
-            let mut object = Map::new();
-            if let Some(type_) = shape.object() {
-                fill(type_, &mut object, 0);
-            }
-            Value::Object(object)
-        }
+        Shape::Object(_) => shape.object().map_or_else(|| Value::Object(Map::new()), object),
         Shape::SchemaOrBool => Value::Bool(false),
         _ => Value::Null,
     }
+}
+
+/// What stands for `null` in a list or map. Bytes there are never absent, only empty.
+pub fn element(shape: &Shape) -> Value {
+    if *shape == Shape::Bytes { Value::String(String::new()) } else { zero_of(shape) }
+}
+
+/// The object of a type with nothing but its always-written fields.
+pub fn object(type_: &Type) -> Value {
+    let mut object = Map::new();
+    fill(type_, &mut object, 0);
+    Value::Object(object)
 }
 
 /// Adds the always-written fields that are absent. `seen` has a bit per field of the type.

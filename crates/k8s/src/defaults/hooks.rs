@@ -23,6 +23,7 @@ pub const HOOKS: &[(&str, Hook)] = &[
     ("io.k8s.api.core.v1.EphemeralContainer", |o, _| pull_policy(o, "image", "imagePullPolicy")),
     ("io.k8s.api.core.v1.LimitRangeItem", limit_range_item),
     ("io.k8s.api.core.v1.Namespace", namespace),
+    ("io.k8s.api.core.v1.NodeSpec", node_spec),
     ("io.k8s.api.core.v1.NodeStatus", node_status),
     ("io.k8s.api.core.v1.PersistentVolumeClaim", claim),
     ("io.k8s.api.core.v1.Pod", pod),
@@ -266,6 +267,21 @@ fn namespace(namespace: &mut Object, _: Timestamp) {
     }
 }
 
+/// The first of the ranges has an old name too; both always say the same.
+fn node_spec(spec: &mut Object, _: Timestamp) {
+    let first = spec.get("podCIDRs").and_then(Value::as_array).and_then(|all| all.first()).cloned();
+    match first {
+        Some(first) => {
+            spec.insert("podCIDR".to_owned(), first);
+        }
+        None if !text(spec, "podCIDR").is_empty() => {
+            let only = json!([text(spec, "podCIDR")]);
+            spec.insert("podCIDRs".to_owned(), only);
+        }
+        None => {}
+    }
+}
+
 fn node_status(status: &mut Object, _: Timestamp) {
     for list in ["capacity", "allocatable"] {
         if let Some(list) = child(status, list) {
@@ -296,6 +312,9 @@ fn pod(pod: &mut Object, _: Timestamp) {
         }
     }
     pod_level(spec);
+    if spec.get("terminationGracePeriodSeconds").and_then(Value::as_i64).is_some_and(|s| s < 0) {
+        spec.insert("terminationGracePeriodSeconds".to_owned(), 1.into());
+    }
     put(spec, "enableServiceLinks", true);
     if spec.get("hostNetwork") == Some(&Value::Bool(true)) {
         for containers in ["containers", "initContainers"] {

@@ -88,8 +88,7 @@ fn type_meta(schema: &mut Value, meta: &Value) {
         schema["properties"] = json!({});
     }
     // `kubectl explain` shows these beside the author's own words.
-    schema["properties"]["apiVersion"] =
-        json!({"type": "string", "description": "APIVersion defines group and version of this object's schema."});
+    schema["properties"]["apiVersion"] = json!({"type": "string", "description": "APIVersion defines group and version of this object's schema."});
     schema["properties"]["kind"] =
         json!({"type": "string", "description": "Kind is the name of this object's schema in its group."});
     schema["properties"]["metadata"] = meta.clone();

@@ -195,6 +195,13 @@ impl Errors {
         }
     }
 
+    /// If set, one of these; the empty text is none of them.
+    pub fn set_one_of(&mut self, at: &At<'_, '_>, allowed: &[&str]) {
+        if at.is_set() && !allowed.contains(&at.str()) {
+            self.not_supported(at, allowed);
+        }
+    }
+
     pub fn non_negative(&mut self, at: &At<'_, '_>) {
         if at.int().is_some_and(|n| n < 0) {
             self.invalid(at, "must be greater than or equal to 0");

@@ -82,7 +82,7 @@ fn job_spec(e: &mut Errors, spec: &At<'_, '_>) {
         e.required(&per_index, "when maxFailedIndexes is specified");
     }
     let mode = spec.get("completionMode");
-    e.optional_one_of(&mode, &["NonIndexed", "Indexed"]);
+    e.set_one_of(&mode, &["NonIndexed", "Indexed"]);
     let (completions, parallelism) = (spec.get("completions"), spec.get("parallelism"));
     if mode.str() == "Indexed" {
         if !completions.is_set() {

@@ -23,11 +23,11 @@ pub(super) fn network_policy(e: &mut Errors, object: &At<'_, '_>) {
         e.invalid(&types, "may not specify more than two policyTypes");
         return;
     }
-    types.items().for_each(|kind| e.optional_one_of(&kind, &["Ingress", "Egress"]));
+    types.items().for_each(|kind| e.set_one_of(&kind, &["Ingress", "Egress"]));
 }
 
 fn policy_port(e: &mut Errors, port: &At<'_, '_>) {
-    e.optional_one_of(&port.get("protocol"), &["TCP", "UDP", "SCTP"]);
+    e.set_one_of(&port.get("protocol"), &["TCP", "UDP", "SCTP"]);
     let (number, end) = (port.get("port"), port.get("endPort"));
     match number.value {
         Value::Null => {

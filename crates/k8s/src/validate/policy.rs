@@ -1,4 +1,4 @@
-//! Disruption budgets, autoscalers, priority classes, leases, runtime classes, admission and certificates.
+//! Disruption budgets, priority classes, leases, runtime classes, admission and certificates.
 
 use serde_json::Value;
 
@@ -31,76 +31,6 @@ pub(super) fn disruption_budget_status(e: &mut Errors, object: &At<'_, '_>, _old
     }
 }
 
-pub(super) fn autoscaler(e: &mut Errors, object: &At<'_, '_>) {
-    let spec = object.get("spec");
-    let (least, most) = (spec.get("minReplicas"), spec.get("maxReplicas"));
-    e.at_least(&least, 1, "must be greater than or equal to 1");
-    match most.int().unwrap_or_default() {
-        0 => e.required(&most, "must be set and greater than 0"),
-        n if n < 0 => e.invalid(&most, "must be greater than or equal to 1"),
-        _ => {}
-    }
-    if let Some(low) = least.int()
-        && most.int().unwrap_or_default() < low
-    {
-        let shown = Value::from(most.int().unwrap_or_default());
-        e.invalid_value(&most, &shown, "must be greater than or equal to `minReplicas`");
-    }
-    let target = spec.get("scaleTargetRef");
-    for field in ["kind", "name"] {
-        e.name(&target.get(field), names::path_segment);
-    }
-    let kinds = ["ContainerResource", "External", "Object", "Pods", "Resource"];
-    for metric in spec.get("metrics").items() {
-        let kind = metric.get("type");
-        if kind.is_empty() {
-            e.required(&kind, "must specify a metric source type");
-        }
-        if !kinds.contains(&kind.str()) {
-            e.not_supported(&kind, &kinds);
-            continue;
-        }
-        let mut source = kind.str().to_owned();
-        source[..1].make_ascii_lowercase();
-        if !metric.get(&source).is_set() {
-            e.required(&metric.get(&source), "must populate information for the given metric source");
-        }
-    }
-    let from_zero = spec.get("metrics").items().any(|m| matches!(m.get("type").str(), "Object" | "External"));
-    if least.int() == Some(0) && !from_zero {
-        let detail =
-            "must specify at least one Object or External metric to support scaling to zero replicas";
-        e.forbidden(&spec.get("metrics"), detail);
-    }
-    let behavior = spec.get("behavior");
-    for direction in ["scaleUp", "scaleDown"] {
-        let rules = behavior.get(direction);
-        if !rules.is_set() {
-            continue;
-        }
-        let window = rules.get("stabilizationWindowSeconds");
-        e.at_least(&window, 0, "must be greater than or equal to zero");
-        if window.int().is_some_and(|w| w > 3600) {
-            e.invalid(&window, "must be less than or equal to 3600");
-        }
-        e.optional_one_of(&rules.get("selectPolicy"), &["Disabled", "Max", "Min"]);
-        let policies = rules.get("policies");
-        if policies.is_empty() {
-            e.required(&policies, "must specify at least one Policy");
-        }
-        for policy in policies.items() {
-            if !matches!(policy.get("type").str(), "Pods" | "Percent") {
-                e.not_supported(&policy.get("type"), &["Percent", "Pods"]);
-            }
-            e.positive(&policy.get("value"));
-            e.positive(&policy.get("periodSeconds"));
-            if policy.get("periodSeconds").int().is_some_and(|p| p > 1800) {
-                e.invalid(&policy.get("periodSeconds"), "must be less than or equal to 1800");
-            }
-        }
-    }
-}
-
 pub(super) fn priority_class(e: &mut Errors, object: &At<'_, '_>) {
     const HIGHEST: i64 = 1_000_000_000;
     let metadata = object.get("metadata");
@@ -126,7 +56,10 @@ pub(super) fn priority_class(e: &mut Errors, object: &At<'_, '_>) {
     } else if value.int().is_some_and(|v| v > HIGHEST) {
         e.forbidden(&value, format!("maximum allowed value of a user defined priority is {HIGHEST}"));
     }
-    e.optional_one_of(&object.get("preemptionPolicy"), &["PreemptLowerPriority", "Never"]);
+    let preemption = object.get("preemptionPolicy");
+    if preemption.is_set() {
+        e.one_of(&preemption, &["PreemptLowerPriority", "Never"]);
+    }
 }
 
 pub(super) fn priority_class_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
@@ -314,17 +247,4 @@ pub(super) fn signing_request(e: &mut Errors, object: &At<'_, '_>) {
         600,
         "may not specify a duration less than 600 seconds (10 minutes)",
     );
-}
-
-pub(super) fn flow_schema(e: &mut Errors, object: &At<'_, '_>) {
-    let spec = object.get("spec");
-    let precedence = spec.get("matchingPrecedence");
-    if precedence.int().is_some_and(|p| p <= 0) {
-        e.invalid(&precedence, "must be a positive value");
-    }
-    if precedence.int().is_some_and(|p| p > 10_000) {
-        e.invalid(&precedence, "must not be greater than 10000");
-    }
-    let level = spec.get("priorityLevelConfiguration");
-    e.name(&level.get("name"), names::dns_subdomain);
 }

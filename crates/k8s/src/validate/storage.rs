@@ -244,3 +244,25 @@ pub(super) fn attachment(e: &mut Errors, object: &At<'_, '_>) {
 pub(super) fn spec_immutable(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     e.immutable(&object.get("spec"), &old["spec"]);
 }
+
+pub(super) fn driver(e: &mut Errors, object: &At<'_, '_>) {
+    let spec = object.get("spec");
+    e.set_one_of(&spec.get("fsGroupPolicy"), &["File", "None", "ReadWriteOnceWithFSType"]);
+    let modes = spec.get("volumeLifecycleModes");
+    for mode in modes.items() {
+        // Upstream reports at the list.
+        e.set_one_of(&modes.with(mode.value), &["Persistent", "Ephemeral"]);
+    }
+    let mut seen = super::parts::Seen::new();
+    for request in spec.get("tokenRequests").items() {
+        if !seen.insert(request.get("audience").str()) {
+            e.duplicate(&request.get("audience"));
+            continue;
+        }
+        let seconds = request.get("expirationSeconds");
+        e.at_least(&seconds, 10 * 60, "may not specify a duration less than 10 minutes");
+        if seconds.int().is_some_and(|s| s > 1 << 32) {
+            e.invalid(&seconds, "may not specify a duration larger than 2^32 seconds");
+        }
+    }
+}

@@ -4,7 +4,9 @@ use serde_json::Value;
 
 use super::at::{At, Errors};
 use super::meta::NameSyntax;
-use super::{batch, core, networking, pod, policy, rbac, service, storage, workload};
+use super::{
+    autoscaling, batch, core, events, flow, networking, pod, policy, rbac, service, storage, workload,
+};
 use crate::names::{config_key, dns_label, dns_subdomain, path_segment};
 
 type Object = fn(&mut Errors, &At<'_, '_>);
@@ -90,15 +92,17 @@ static TABLE: &[Rules] = &[
     row("networking.k8s.io", "Ingress", dns_subdomain, networking::ingress),
     row("networking.k8s.io", "IngressClass", dns_subdomain, networking::ingress_class)
         .or(networking::ingress_class_update),
-    row("policy", "PodDisruptionBudget", dns_subdomain, policy::disruption_budget)
+    row("policy", "PodDisruptionBudget", path_segment, policy::disruption_budget)
         .status(policy::disruption_budget_status),
-    row("autoscaling", "HorizontalPodAutoscaler", dns_subdomain, policy::autoscaler),
+    row("autoscaling", "HorizontalPodAutoscaler", dns_subdomain, autoscaling::autoscaler)
+        .or(autoscaling::autoscaler_update),
     row("scheduling.k8s.io", "PriorityClass", dns_subdomain, policy::priority_class)
         .or(policy::priority_class_update),
     row("coordination.k8s.io", "Lease", dns_subdomain, policy::lease).or(policy::lease_update),
     row("coordination.k8s.io", "LeaseCandidate", config_key, core::nothing),
     row("node.k8s.io", "RuntimeClass", dns_subdomain, policy::runtime_class).or(policy::runtime_class_update),
     row(STORAGE, "StorageClass", dns_subdomain, storage::class).or(storage::class_update),
+    row(STORAGE, "CSIDriver", dns_subdomain, storage::driver),
     row(STORAGE, "VolumeAttachment", dns_subdomain, storage::attachment).and(storage::spec_immutable),
     row(RBAC, "Role", path_segment, rbac::role),
     row(RBAC, "ClusterRole", path_segment, rbac::cluster_role),
@@ -111,9 +115,10 @@ static TABLE: &[Rules] = &[
     row(ADMISSION, "MutatingAdmissionPolicy", dns_subdomain, policy::admission_policy),
     row(ADMISSION, "MutatingAdmissionPolicyBinding", dns_subdomain, policy::admission_binding),
     row("certificates.k8s.io", "CertificateSigningRequest", path_segment, policy::signing_request),
-    row("flowcontrol.apiserver.k8s.io", "FlowSchema", dns_subdomain, policy::flow_schema),
-    row("", "Event", path_segment, core::nothing),
-    row("events.k8s.io", "Event", path_segment, core::nothing),
+    row("flowcontrol.apiserver.k8s.io", "FlowSchema", dns_subdomain, flow::flow_schema),
+    row("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", dns_subdomain, flow::priority_level),
+    row("", "Event", path_segment, events::core_event).or(events::core_event_update),
+    row("events.k8s.io", "Event", path_segment, events::event).or(events::event_update),
     row("apiregistration.k8s.io", "APIService", path_segment, core::nothing),
 ];
 

@@ -181,7 +181,13 @@ fn projected(e: &mut Errors, volume: &At<'_, '_>) {
         let downward = source.get("downwardAPI");
         if downward.is_set() {
             found += 1;
-            downward.get("items").items().for_each(|item| downward_file(e, &downward.with(item.value)));
+            for item in downward.get("items").items() {
+                downward_file(e, &downward.with(item.value));
+                let path = item.get("path");
+                if !path.is_empty() && !paths.insert(path.str()) {
+                    e.invalid_value(volume, path.value, "conflicting duplicate paths");
+                }
+            }
         }
         let token = source.get("serviceAccountToken");
         if token.is_set() {

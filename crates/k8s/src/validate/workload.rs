@@ -201,8 +201,11 @@ fn stateful_spec(e: &mut Errors, object: &At<'_, '_>, create: bool) {
         pod.remove("subdomain");
         pod.remove("hostname");
         let named = |v: &Value| claims.items().any(|c| c.get("metadata").get("name").value == &v["name"]);
+        // Of two templates of one name the pods get one volume.
+        let mut seen = super::parts::Seen::new();
         let mut volumes: Vec<Value> = claims
             .items()
+            .filter(|claim| seen.insert(claim.get("metadata").get("name").str()))
             .map(|claim| {
                 let name = claim.get("metadata").get("name").value;
                 serde_json::json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
