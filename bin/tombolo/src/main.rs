@@ -13,7 +13,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
 use crate::commands::{
-    agent, backup, completion, explain, hub, image, join, place, serve, site, sites, token,
+    agent, backup, completion, explain, hub, image, join, node, place, serve, site, sites, token,
 };
 
 /// One Kubernetes API from cloud to edge
@@ -32,6 +32,7 @@ enum Command {
     Site(site::Args),
     Hub(hub::Args),
     Agent(agent::Args),
+    Node(node::Args),
     Up(up::Args),
     Down(up::DownArgs),
     Explain(explain::Args),
@@ -77,6 +78,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
             Command::Hub(args) => hub::run(args).await,
+            Command::Node(args) => node::run(args, &target).await,
             Command::Agent(args) => agent::run(args, &target).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(args).await,
@@ -105,6 +107,7 @@ impl Command {
             Self::Serve(args) => args.start.netns.as_deref(),
             Self::Site(args) => args.start.netns.as_deref(),
             Self::Hub(args) => args.start.netns.as_deref(),
+            Self::Node(args) => args.netns.as_deref(),
             _ => None,
         }
     }

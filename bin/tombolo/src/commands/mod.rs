@@ -8,6 +8,7 @@ pub mod explain;
 pub mod hub;
 pub mod image;
 pub mod join;
+pub mod node;
 pub mod place;
 pub mod serve;
 pub mod site;

@@ -64,7 +64,7 @@ pub async fn run(args: Args) -> Result<()> {
 /// The image of the sample application; it is part of this binary, so that `tombolo up` pulls nothing.
 const HELLO: &str = "tombolo.dev/hello:1";
 const HELLO_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hello"));
-const KUBELET_PORT: u16 = 10250;
+pub const KUBELET_PORT: u16 = 10250;
 
 async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Result<Node> {
     let listen = args.start.listen.ip();
@@ -94,7 +94,7 @@ async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Re
     Ok(node)
 }
 
-fn runtime(text: &str) -> Result<RuntimeChoice, String> {
+pub fn runtime(text: &str) -> Result<RuntimeChoice, String> {
     match text.strip_prefix("cri=") {
         Some(socket) => Ok(RuntimeChoice::Cri(socket.into())),
         None if text == "embedded" => Ok(RuntimeChoice::Embedded),
