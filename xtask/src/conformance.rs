@@ -23,6 +23,9 @@ pub struct Args {
     /// Only tests whose name contains this; the table is printed, not written
     #[arg(long)]
     only: Option<String>,
+    /// Write the table from the JUnit report of an earlier run instead of running
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
     /// Leave out the tests that wait for compaction (about ten minutes)
     #[arg(long)]
     fast: bool,
@@ -37,25 +40,25 @@ enum Outcome {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let found = fixtures::ensure_all()?;
-    check(cargo().args(["build", "--release", "--quiet", "--package", "tombolo"]))?;
-    let work = std::env::temp_dir().join(format!("tombolo-conformance-{}", std::process::id()));
-    fs::create_dir_all(&work)?;
-    let mut server = Server::start(&work)?;
     let mut tables = String::new();
     let mut failed_any = false;
+    let mut runner = match args.report {
+        Some(_) => None,
+        None => Some(Runner::start()?),
+    };
+    let unsupported = unsupported()?;
     for tier in &args.tiers {
-        let names = names(tier, args)?;
-        let unsupported = unsupported()?;
         let (left_out, names): (Vec<_>, Vec<_>) =
-            names.into_iter().partition(|name| reason(&unsupported, name).is_some());
-        let mut outcomes = run_suite(
-            &found["TOMBOLO_E2E_TEST"],
-            &found["TOMBOLO_KUBECTL"],
-            &server.kubeconfig,
-            &names,
-            &work,
-        )?;
+            names(tier, args)?.into_iter().partition(|name| reason(&unsupported, name).is_some());
+        let report = match (&args.report, &mut runner) {
+            (Some(path), _) => {
+                fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?
+            }
+            (None, Some(runner)) => runner.suite(&names)?,
+            (None, None) => bail!("there is neither a report nor a runner"),
+        };
+        let mut outcomes: BTreeMap<_, _> =
+            names.iter().map(|name| (name.clone(), outcome(&report, name))).collect();
         for name in left_out {
             let why = reason(&unsupported, &name).unwrap_or_default().to_owned();
             outcomes.insert(name, Outcome::Failed(why));
@@ -65,8 +68,6 @@ pub fn run(args: &Args) -> Result<()> {
         println!("conformance: {tier}: {passed} of {} passed", outcomes.len());
         tables.push_str(&table(tier, &outcomes));
     }
-    server.stop();
-    fs::remove_dir_all(&work).ok();
     if args.only.is_some() || args.fast {
         println!("{tables}");
         if failed_any {
@@ -103,42 +104,69 @@ fn reason<'a>(unsupported: &'a [(String, String)], name: &str) -> Option<&'a str
     unsupported.iter().find(|(part, _)| name.contains(part)).map(|(_, why)| why.as_str())
 }
 
-fn run_suite(
-    e2e: &Path,
-    kubectl: &Path,
-    kubeconfig: &Path,
-    names: &[String],
-    work: &Path,
-) -> Result<BTreeMap<String, Outcome>> {
-    let focus: Vec<_> = names.iter().map(|name| escape(name)).collect();
-    let report = work.join("report");
-    fs::create_dir_all(&report)?;
-    let log = fs::File::create(work.join("e2e.log"))?;
-    // A failing suite is a result, not an error: the report tells.
-    Command::new(e2e)
-        .arg(format!("--kubeconfig={}", kubeconfig.display()))
-        .arg(format!("--kubectl-path={}", kubectl.display()))
-        .arg(format!("--report-dir={}", report.display()))
-        .args(["--provider=skeleton", "--num-nodes=0", "--allowed-not-ready-nodes=-1", "--minStartupPods=-1"])
-        .args([
-            "--disable-log-dump",
-            "--e2e-verify-service-account=false",
-            "--ginkgo.no-color",
-            "--ginkgo.timeout=60m",
-        ])
-        .arg(format!("--ginkgo.focus={}", focus.join("|")))
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        .status()
-        .context("could not start e2e.test")?;
-    let junit = fs::read_dir(&report)?
-        .filter_map(|entry| entry.ok().map(|e| e.path()))
-        .find(|path| path.extension().is_some_and(|x| x == "xml"))
-        .with_context(|| {
-            format!("e2e.test wrote no report; its log is {}", work.join("e2e.log").display())
-        })?;
-    let text = fs::read_to_string(junit)?;
-    Ok(names.iter().map(|name| (name.clone(), outcome(&text, name))).collect())
+/// A site and the test binary to try it with.
+struct Runner {
+    e2e: PathBuf,
+    kubectl: PathBuf,
+    work: PathBuf,
+    server: Server,
+}
+
+impl Runner {
+    fn start() -> Result<Self> {
+        let found = fixtures::ensure_all()?;
+        check(cargo().args(["build", "--release", "--quiet", "--package", "tombolo"]))?;
+        let work = std::env::temp_dir().join(format!("tombolo-conformance-{}", std::process::id()));
+        fs::create_dir_all(&work)?;
+        let server = Server::start(&work)?;
+        Ok(Self {
+            e2e: found["TOMBOLO_E2E_TEST"].clone(),
+            kubectl: found["TOMBOLO_KUBECTL"].clone(),
+            work,
+            server,
+        })
+    }
+
+    /// Runs these tests and gives ginkgo's JUnit report.
+    fn suite(&mut self, names: &[String]) -> Result<String> {
+        let focus: Vec<_> = names.iter().map(|name| escape(name)).collect();
+        let report = self.work.join("report");
+        // An earlier tier's report would be taken for this one's.
+        let _ = fs::remove_dir_all(&report);
+        fs::create_dir_all(&report)?;
+        let log = fs::File::create(self.work.join("e2e.log"))?;
+        // A failing suite is a result, not an error: the report tells.
+        Command::new(&self.e2e)
+            .arg(format!("--kubeconfig={}", self.server.kubeconfig.display()))
+            .arg(format!("--kubectl-path={}", self.kubectl.display()))
+            .arg(format!("--report-dir={}", report.display()))
+            .args([
+                "--provider=skeleton",
+                "--num-nodes=0",
+                "--allowed-not-ready-nodes=-1",
+                "--minStartupPods=-1",
+            ])
+            .args(["--disable-log-dump", "--ginkgo.no-color", "--ginkgo.timeout=60m"])
+            .arg(format!("--ginkgo.focus={}", focus.join("|")))
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .status()
+            .context("could not start e2e.test")?;
+        let junit = fs::read_dir(&report)?
+            .filter_map(|entry| entry.ok().map(|e| e.path()))
+            .find(|path| path.extension().is_some_and(|x| x == "xml"))
+            .with_context(|| {
+                format!("e2e.test wrote no report; its log is {}", self.work.join("e2e.log").display())
+            })?;
+        Ok(fs::read_to_string(junit)?)
+    }
+}
+
+impl Drop for Runner {
+    fn drop(&mut self) {
+        self.server.stop();
+        let _ = fs::remove_dir_all(&self.work);
+    }
 }
 
 /// Finds a test in ginkgo's JUnit report, where names are `[It] <name> [labels…]`.
@@ -152,17 +180,19 @@ fn outcome(junit: &str, name: &str) -> Outcome {
         return match attribute(case, "status").unwrap_or_default() {
             "passed" => Outcome::Passed,
             "skipped" => Outcome::NotRun,
-            _ => Outcome::Failed(
-                attribute(case.split("<failure").nth(1).unwrap_or_default(), "message")
-                    .unwrap_or("no message")
-                    .replace("&#xA;", " ")
-                    .chars()
-                    .take(200)
-                    .collect(),
-            ),
+            _ => Outcome::Failed(failure(case)),
         };
     }
     Outcome::NotRun
+}
+
+/// The message of a failed case, or the beginning of what it printed, on one line.
+fn failure(case: &str) -> String {
+    let element = case.split("<failure").nth(1).unwrap_or_default();
+    let message = attribute(element, "message").filter(|m| !m.is_empty());
+    let text = message.or_else(|| element.split_once('>').map(|(_, body)| body)).unwrap_or("no message");
+    let line = text.replace("&#xA;", " ").replace("&#34;", "\"").replace("&lt;", "<").replace("&gt;", ">");
+    line.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(200).collect()
 }
 
 fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
