@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, Preconditions};
+use kube::api::{
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, Preconditions,
+};
 use kube::core::{PartialObjectMeta, Status};
 use kube::{Client, Error};
 use parking_lot::Mutex;
@@ -31,7 +33,9 @@ pub struct Applier {
 /// Why an object was not applied.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    #[error("{kind}/{name} exists at the site and was not made by this hub; set `adopt: true` in the Placement to take it over, or rename it")]
+    #[error(
+        "{kind}/{name} exists at the site and was not made by this hub; set `adopt: true` in the Placement to take it over, or rename it"
+    )]
     Foreign { kind: String, name: String },
     #[error("{kind}/{name} belongs to hub {hub}")]
     OtherHub { kind: String, name: String, hub: String },
@@ -90,7 +94,9 @@ impl Applier {
             ..Default::default()
         };
         let mut drift = Vec::new();
-        for done in join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger))).await {
+        for done in
+            join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger))).await
+        {
             match done {
                 Ok(applied) => drift.extend(applied.drift),
                 Err(refusal) => return refused(refusal),
@@ -187,7 +193,12 @@ impl Applier {
     }
 
     async fn make_namespace(&self, name: &str) -> Result<(), Refusal> {
-        let key = Key { api_version: "v1".into(), kind: "Namespace".into(), namespace: String::new(), name: name.into() };
+        let key = Key {
+            api_version: "v1".into(),
+            kind: "Namespace".into(),
+            namespace: String::new(),
+            name: name.into(),
+        };
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
             "labels": {names::HUB_LABEL: names::hub_label(&self.hub)}}});
         let params = PatchParams::apply(&self.manager).force();
@@ -212,7 +223,13 @@ impl Applier {
         Ok(done)
     }
 
-    async fn remove_one(&self, owner: &Owner, key: &Key, tombstone: &Tombstone, seen: i64) -> Result<bool, Refusal> {
+    async fn remove_one(
+        &self,
+        owner: &Owner,
+        key: &Key,
+        tombstone: &Tombstone,
+        seen: i64,
+    ) -> Result<bool, Refusal> {
         let Some(found) = self.metadata(key).await? else { return Ok(true) };
         let owners = Owners::of(found.metadata.annotations.as_ref());
         match owners.farewell(owner, tombstone, seen) {
@@ -309,19 +326,25 @@ fn conflicts(status: &Status) -> bool {
 
 /// Field and manager of every conflict that server-side apply names.
 fn conflicting(status: &Status) -> impl Iterator<Item = (String, String)> + '_ {
-    status.details.iter().flat_map(|d| &d.causes).filter(|c| c.reason == "FieldManagerConflict").map(|cause| {
-        let manager = cause.message.split('"').nth(1).unwrap_or("unknown");
-        (cause.field.clone(), manager.to_owned())
-    })
+    status.details.iter().flat_map(|d| &d.causes).filter(|c| c.reason == "FieldManagerConflict").map(
+        |cause| {
+            let manager = cause.message.split('"').nth(1).unwrap_or("unknown");
+            (cause.field.clone(), manager.to_owned())
+        },
+    )
 }
 
 fn no_namespace(status: &Status) -> bool {
-    status.details.as_ref().is_some_and(|d| d.kind == "namespaces") || status.message.starts_with("namespaces ")
+    status.details.as_ref().is_some_and(|d| d.kind == "namespaces")
+        || status.message.starts_with("namespaces ")
 }
 
 /// Objects that every namespace has without anybody's doing.
 fn built_in(key: &Key) -> bool {
-    matches!((key.kind.as_str(), key.name.as_str()), ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt"))
+    matches!(
+        (key.kind.as_str(), key.name.as_str()),
+        ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt")
+    )
 }
 
 /// When a Work is tried again after drift came back at once: the site's own controllers may be fighting us.

@@ -130,18 +130,20 @@ fn shapes(nodes: &[(&Have, Amounts)]) -> Vec<NodeShape> {
     for coarseness in 0.. {
         let mut groups: BTreeMap<(Amounts, Amounts, &str, &str), i64> = BTreeMap::new();
         for (have, free) in nodes {
-            let free = free.iter().map(|(name, value)| (name.clone(), round_down(*value, coarseness))).collect();
+            let free =
+                free.iter().map(|(name, value)| (name.clone(), round_down(*value, coarseness))).collect();
             *groups.entry((have.allocatable.clone(), free, &have.arch, &have.os)).or_default() += 1;
         }
         if groups.len() <= SHAPES || coarseness > 62 {
             let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-            let shape = |((allocatable, free, arch, os), count): ((Amounts, Amounts, &str, &str), i64)| NodeShape {
-                count,
-                allocatable: texts(&allocatable),
-                free: texts(&free),
-                arch: text(arch),
-                os: text(os),
-            };
+            let shape =
+                |((allocatable, free, arch, os), count): ((Amounts, Amounts, &str, &str), i64)| NodeShape {
+                    count,
+                    allocatable: texts(&allocatable),
+                    free: texts(&free),
+                    arch: text(arch),
+                    os: text(os),
+                };
             return groups.into_iter().map(shape).collect();
         }
     }
@@ -188,8 +190,12 @@ mod tests {
         capacity.put_pod(&pod("p", "c", 500));
         let mut status = SiteStatus::default();
         capacity.fill(&mut status);
-        assert_eq!((status.nodes, status.allocatable["cpu"].as_str(), status.used["cpu"].as_str()), (4, "6000m", "500m"));
-        let counts: Vec<(i64, &str)> = status.shapes.iter().map(|s| (s.count, s.free["cpu"].as_str())).collect();
+        assert_eq!(
+            (status.nodes, status.allocatable["cpu"].as_str(), status.used["cpu"].as_str()),
+            (4, "6000m", "500m")
+        );
+        let counts: Vec<(i64, &str)> =
+            status.shapes.iter().map(|s| (s.count, s.free["cpu"].as_str())).collect();
         assert_eq!(counts, [(1, "1500m"), (2, "2000m")]);
     }
 

@@ -59,7 +59,8 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
         shared.site.notify_one();
     }
     if spec.hub.id != shared.applier.hub {
-        let message = format!("the Work is of hub {}, this site is tied to {}", spec.hub.id, shared.applier.hub);
+        let message =
+            format!("the Work is of hub {}, this site is tied to {}", spec.hub.id, shared.applier.hub);
         return refuse(shared, work, &entry, "OtherHub", message);
     }
     if let Some(tombstone) = &spec.tombstone {
@@ -82,7 +83,10 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     if let Some(me) = hub_identity
         && spec.hub.path.iter().any(|hub| hub == me)
     {
-        let message = format!("this hub ({me}) already had the object; it came back through {}", spec.hub.path.join(" > "));
+        let message = format!(
+            "this hub ({me}) already had the object; it came back through {}",
+            spec.hub.path.join(" > ")
+        );
         return refuse(shared, work, &entry, "Loop", message);
     }
     let outcome = shared.applier.apply(&owner, &spec, &shared.ledger).await;

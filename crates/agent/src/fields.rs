@@ -14,7 +14,9 @@ pub fn remove(object: &mut Value, path: &str) -> bool {
 /// Keys may hold dots themselves (`app.kubernetes.io/name`), so the longest key that fits is taken.
 fn remove_key(object: &mut Value, rest: &str) -> bool {
     let Some(map) = object.as_object_mut() else { return false };
-    let fits = |key: &str| rest.strip_prefix(key).filter(|r| r.is_empty() || r.starts_with(['.', '['])).map(str::len);
+    let fits = |key: &str| {
+        rest.strip_prefix(key).filter(|r| r.is_empty() || r.starts_with(['.', '['])).map(str::len)
+    };
     let found = map.keys().filter_map(|key| Some((key.clone(), fits(key)?))).max_by_key(|(key, _)| key.len());
     let Some((key, left)) = found else { return false };
     if left == 0 {
@@ -98,7 +100,10 @@ mod tests {
                 ".spec.template.spec.containers[name=\"web\"].ports[containerPort=80,protocol=\"TCP\"].name",
                 "/spec/template/spec/containers/0/ports/0/name",
             ),
-            (".spec.template.spec.containers[name=\"log]\\\"\"].image", "/spec/template/spec/containers/1/image"),
+            (
+                ".spec.template.spec.containers[name=\"log]\\\"\"].image",
+                "/spec/template/spec/containers/1/image",
+            ),
             (".metadata.finalizers[=\"a/b\"]", "/metadata/finalizers/0"),
         ] {
             let mut trimmed = object.clone();
@@ -107,7 +112,13 @@ mod tests {
             assert_eq!(trimmed.pointer(pointer), None, "{path}");
         }
         let mut same = object.clone();
-        for path in [".spec.nothing", ".spec.replicas.more", "[name=\"x\"]", "nonsense", ".metadata.finalizers[=\"z\"]"] {
+        for path in [
+            ".spec.nothing",
+            ".spec.replicas.more",
+            "[name=\"x\"]",
+            "nonsense",
+            ".metadata.finalizers[=\"z\"]",
+        ] {
             assert!(!remove(&mut same, path), "{path}");
         }
         assert_eq!(same, object);

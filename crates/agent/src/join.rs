@@ -26,7 +26,9 @@ pub enum JoinError {
     NoToken,
     #[error("no hash of the hub's CA; use the whole join command that `tombolo token create` printed")]
     NoHash,
-    #[error("the hub's CA does not have the hash {wanted} but {found}: this is not the hub you meant, or its CA was replaced")]
+    #[error(
+        "the hub's CA does not have the hash {wanted} but {found}: this is not the hub you meant, or its CA was replaced"
+    )]
     WrongCa { wanted: String, found: String },
     #[error("the hub does not say who it is (ConfigMap kube-public/cluster-info): {0}")]
     NoClusterInfo(String),
@@ -79,7 +81,11 @@ pub async fn join(config: &AgentConfig, old: &State) -> Result<State, JoinError>
 }
 
 /// Asks for a certificate with a new key, over a client that may ask (bootstrap token, or the site's own identity).
-pub async fn request(client: &Client, config: &AgentConfig, key: &rcgen::KeyPair) -> Result<String, JoinError> {
+pub async fn request(
+    client: &Client,
+    config: &AgentConfig,
+    key: &rcgen::KeyPair,
+) -> Result<String, JoinError> {
     let mut params = rcgen::CertificateParams::new(Vec::new())?;
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(rcgen::DnType::OrganizationName, names::SITES_GROUP);
@@ -131,7 +137,9 @@ pub async fn request(client: &Client, config: &AgentConfig, key: &rcgen::KeyPair
                     }
                 }
                 Ok(WatchEvent::Bookmark(_)) => {}
-                Ok(WatchEvent::Deleted(_)) => return Err(JoinError::Denied("the request was deleted".into())),
+                Ok(WatchEvent::Deleted(_)) => {
+                    return Err(JoinError::Denied("the request was deleted".into()));
+                }
                 Ok(WatchEvent::Error(_)) | Err(_) => break,
             }
         }
@@ -144,7 +152,8 @@ pub async fn request(client: &Client, config: &AgentConfig, key: &rcgen::KeyPair
 
 fn issued(csr: &CertificateSigningRequest) -> Result<Option<String>, JoinError> {
     let status = csr.status.clone().unwrap_or_default();
-    if let Some(no) = status.conditions.iter().flatten().find(|c| c.type_ == "Denied" || c.type_ == "Failed") {
+    if let Some(no) = status.conditions.iter().flatten().find(|c| c.type_ == "Denied" || c.type_ == "Failed")
+    {
         return Err(JoinError::Denied(no.message.clone().unwrap_or_default()));
     }
     Ok(status.certificate.map(|c| String::from_utf8_lossy(&c.0).into_owned()))
@@ -158,9 +167,10 @@ async fn discover(config: &AgentConfig) -> Result<(String, Value), JoinError> {
     let client = Client::try_from(blind)?;
     let api: Api<ConfigMap> = Api::namespaced(client, "kube-public");
     let data = api.get("cluster-info").await?.data.unwrap_or_default();
-    let ca = data.get("kubeconfig").and_then(|text| ca_of(text)).ok_or_else(|| {
-        JoinError::NoClusterInfo("it holds no certificate-authority-data".into())
-    })?;
+    let ca = data
+        .get("kubeconfig")
+        .and_then(|text| ca_of(text))
+        .ok_or_else(|| JoinError::NoClusterInfo("it holds no certificate-authority-data".into()))?;
     let found = ca_hash(&ca).ok_or_else(|| JoinError::NoClusterInfo("its CA is no certificate".into()))?;
     if found != wanted {
         return Err(JoinError::WrongCa { wanted, found });
@@ -170,7 +180,9 @@ async fn discover(config: &AgentConfig) -> Result<(String, Value), JoinError> {
 }
 
 fn ca_of(kubeconfig: &str) -> Option<String> {
-    let line = kubeconfig.lines().find_map(|l| l.trim().trim_start_matches("- ").strip_prefix("certificate-authority-data:"))?;
+    let line = kubeconfig
+        .lines()
+        .find_map(|l| l.trim().trim_start_matches("- ").strip_prefix("certificate-authority-data:"))?;
     String::from_utf8(STANDARD.decode(line.trim().trim_matches('"')).ok()?).ok()
 }
 
@@ -217,7 +229,10 @@ mod tests {
 
     #[test]
     fn a_kubeconfig_gives_its_ca() {
-        let text = format!("apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n", STANDARD.encode("PEM"));
+        let text = format!(
+            "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n",
+            STANDARD.encode("PEM")
+        );
         assert_eq!(ca_of(&text).as_deref(), Some("PEM"));
         assert!(hub_config("http://hub", None).is_err());
     }

@@ -67,7 +67,8 @@ async fn all_kinds(site: &Client) -> Result<Vec<(String, String)>, kube::Error> 
     let mut kinds = Vec::new();
     for group in discovery.groups() {
         for (resource, able) in group.recommended_resources() {
-            if able.supports_operation("delete") && able.supports_operation("list") && resource.kind != "Pod" {
+            if able.supports_operation("delete") && able.supports_operation("list") && resource.kind != "Pod"
+            {
                 kinds.push((resource.api_version, resource.kind));
             }
         }
@@ -80,18 +81,25 @@ async fn clean_up(applier: &Applier, kinds: &[(String, String)]) -> usize {
     let mut left = 0;
     let selector = format!("{}={}", names::HUB_LABEL, names::hub_label(&applier.hub));
     for (api_version, kind) in kinds.iter().filter(|(_, kind)| kind != "Namespace") {
-        let probe = Key { api_version: api_version.clone(), kind: kind.clone(), namespace: String::new(), name: String::new() };
+        let probe = Key {
+            api_version: api_version.clone(),
+            kind: kind.clone(),
+            namespace: String::new(),
+            name: String::new(),
+        };
         if api_version.contains('.') {
             applier.look_up(&probe).await;
         }
-        let api: Api<DynamicObject> = Api::all_with(applier.own.clone(), &applier.resource(api_version, kind));
+        let api: Api<DynamicObject> =
+            Api::all_with(applier.own.clone(), &applier.resource(api_version, kind));
         let Ok(found) = api.list_metadata(&ListParams::default().labels(&selector)).await else { continue };
         let ours = found.items.into_iter().filter(|o| {
             let owners = Owners::of(o.metadata.annotations.as_ref());
             !owners.is_empty() && owners.iter().all(|owner| owner.hub == applier.hub)
         });
         let deletions = ours.map(|o| {
-            let key = Key { namespace: o.namespace().unwrap_or_default(), name: o.name_any(), ..probe.clone() };
+            let key =
+                Key { namespace: o.namespace().unwrap_or_default(), name: o.name_any(), ..probe.clone() };
             async move { applier.delete(&key, o.metadata.uid.clone()).await }
         });
         left += join_all(deletions).await.iter().filter(|r| r.is_err()).count();

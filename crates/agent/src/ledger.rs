@@ -166,7 +166,9 @@ impl Ledger {
             let selector = spec.object.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
             spec.adopt
                 && spec.root.namespace == namespace
-                && selector.is_some_and(|s| !s.is_empty() && s.iter().all(|(k, v)| labels.get(k).map(String::as_str) == v.as_str()))
+                && selector.is_some_and(|s| {
+                    !s.is_empty() && s.iter().all(|(k, v)| labels.get(k).map(String::as_str) == v.as_str())
+                })
         };
         self.works.iter().find(|(_, entry)| fits(&entry.spec)).map(|(name, _)| name)
     }
@@ -185,7 +187,8 @@ impl Ledger {
     pub fn kinds(&self) -> BTreeMap<(String, String), bool> {
         let mut kinds = BTreeMap::new();
         for entry in self.works.values() {
-            let all = std::iter::once((&entry.spec.object, true)).chain(entry.spec.with.iter().map(|o| (o, false)));
+            let all =
+                std::iter::once((&entry.spec.object, true)).chain(entry.spec.with.iter().map(|o| (o, false)));
             for (object, root) in all {
                 if let Some(key) = Key::of(object) {
                     *kinds.entry((key.api_version, key.kind)).or_insert(false) |= root;
@@ -263,8 +266,13 @@ impl Ledger {
 
     /// Up to `most` reports of Works that have none under way. Changes made meanwhile wait, and then travel together.
     pub fn reports(&mut self, most: usize) -> Vec<Report> {
-        let ready: Vec<String> =
-            self.changed.iter().filter(|w| self.works.get(*w).is_some_and(|e| !e.sending)).take(most).cloned().collect();
+        let ready: Vec<String> = self
+            .changed
+            .iter()
+            .filter(|w| self.works.get(*w).is_some_and(|e| !e.sending))
+            .take(most)
+            .cloned()
+            .collect();
         let mut reports = Vec::new();
         for work in ready {
             self.changed.remove(&work);

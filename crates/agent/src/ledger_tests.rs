@@ -2,7 +2,8 @@ use super::*;
 use serde_json::json;
 
 fn work(name: &str, uid: &str, generation: i64) -> Work {
-    let object = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "d"}});
+    let object =
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": "d"}});
     let mut work = Work::new(name, WorkSpec { object, ..Default::default() });
     work.spec.root.generation = generation * 10;
     work.metadata.uid = Some(uid.into());
@@ -59,7 +60,10 @@ fn a_refusal_says_why_and_does_not_claim_the_generation() {
     let refused = Outcome { refused: Some(("Forbidden".into(), "not here".into())), ..Default::default() };
     ledger.applied("a", "1", 3, refused, "t");
     let status = &ledger.get("a").expect("known").status;
-    assert_eq!((status.conditions[0].status.as_str(), status.conditions[0].message.as_str()), ("False", "not here"));
+    assert_eq!(
+        (status.conditions[0].status.as_str(), status.conditions[0].message.as_str()),
+        ("False", "not here")
+    );
     assert_eq!((status.root_generation, status.observed_generation), (0, 3));
     ledger.applied("a", "1", 3, Outcome { generation: 5, ..Default::default() }, "t");
     let status = &ledger.get("a").expect("known").status;
@@ -72,7 +76,8 @@ fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     let mut taken = work("a", "1", 1);
     taken.spec.root.namespace = "d".into();
     taken.spec.object["spec"] = json!({"selector": {"matchLabels": {"app": "x"}}});
-    let labels = |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())]);
+    let labels =
+        |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())]);
     ledger.put(&taken);
     assert_eq!(ledger.adopter("d", &labels("x")), None, "it was not taken over");
     taken.spec.adopt = true;

@@ -91,7 +91,12 @@ impl Shared {
     }
 
     async fn watch_kind(self: Arc<Self>, api_version: String, kind: String, root: bool) {
-        let probe = Key { api_version: api_version.clone(), kind: kind.clone(), namespace: String::new(), name: String::new() };
+        let probe = Key {
+            api_version: api_version.clone(),
+            kind: kind.clone(),
+            namespace: String::new(),
+            name: String::new(),
+        };
         // A custom kind's plural may differ from the guess.
         if api_version.contains('.') {
             self.applier.look_up(&probe).await;
@@ -104,14 +109,24 @@ impl Shared {
         if root {
             let api: Api<DynamicObject> = Api::all_with(client, &resource);
             let stream = watch(api, config).default_backoff();
-            self.follow(stream.map_ok(|e| map_event(e, |o: DynamicObject| {
-                let status = o.data.get("status").cloned();
-                (o.metadata, Some(status))
-            })), &id).await;
+            self.follow(
+                stream.map_ok(|e| {
+                    map_event(e, |o: DynamicObject| {
+                        let status = o.data.get("status").cloned();
+                        (o.metadata, Some(status))
+                    })
+                }),
+                &id,
+            )
+            .await;
         } else {
             let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client, &resource);
             let stream = watch(api, config).default_backoff();
-            self.follow(stream.map_ok(|e| map_event(e, |o: PartialObjectMeta<DynamicObject>| (o.metadata, None))), &id).await;
+            self.follow(
+                stream.map_ok(|e| map_event(e, |o: PartialObjectMeta<DynamicObject>| (o.metadata, None))),
+                &id,
+            )
+            .await;
         }
     }
 
@@ -207,8 +222,7 @@ impl Shared {
     fn let_go(&self, key: &Key, owners: &Owners) {
         let ledger = self.ledger.lock();
         let stale = |owner: &&crate::owners::Owner| {
-            ledger.alive(owner)
-                && !ledger.works_with(key).contains(&owner.work)
+            ledger.alive(owner) && !ledger.works_with(key).contains(&owner.work)
         };
         for owner in owners.iter().filter(stale) {
             self.todo.add(&owner.work);
@@ -219,14 +233,21 @@ impl Shared {
     pub fn surplus(&self, owner: &crate::owners::Owner) -> Vec<Key> {
         let ledger = self.ledger.lock();
         let Some(entry) = ledger.get(&owner.work) else { return Vec::new() };
-        let named: HashSet<Key> = std::iter::once(&entry.spec.object).chain(&entry.spec.with).filter_map(Key::of).collect();
-        self.seen.lock().iter().filter(|(key, seen)| seen.owners.has(owner) && !named.contains(*key)).map(|(k, _)| k.clone()).collect()
+        let named: HashSet<Key> =
+            std::iter::once(&entry.spec.object).chain(&entry.spec.with).filter_map(Key::of).collect();
+        self.seen
+            .lock()
+            .iter()
+            .filter(|(key, seen)| seen.owners.has(owner) && !named.contains(*key))
+            .map(|(k, _)| k.clone())
+            .collect()
     }
 
     /// What came from this hub and no Work speaks of: `Kind/namespace/name`.
     pub fn orphans(&self) -> Vec<String> {
         let ledger = self.ledger.lock();
-        let orphan = |seen: &Seen| seen.owners.iter().all(|o| ledger.get(&o.work).is_none_or(|e| e.uid != o.uid));
+        let orphan =
+            |seen: &Seen| seen.owners.iter().all(|o| ledger.get(&o.work).is_none_or(|e| e.uid != o.uid));
         let mut all: Vec<String> = self
             .seen
             .lock()
@@ -250,7 +271,9 @@ impl Shared {
 
     fn work_of(&self, pod: &Pod) -> Option<String> {
         let own = pod.labels().get(names::WORK_LABEL).cloned();
-        own.or_else(|| self.ledger.lock().adopter(&pod.namespace().unwrap_or_default(), pod.labels()).cloned())
+        own.or_else(|| {
+            self.ledger.lock().adopter(&pod.namespace().unwrap_or_default(), pod.labels()).cloned()
+        })
     }
 
     async fn follow_pods(&self, client: Client) {
@@ -300,7 +323,8 @@ impl Shared {
             }
         }
         let mut capacity = self.capacity.lock();
-        let changed = if there { capacity.put_pod(pod) } else { capacity.drop_pod(&pod.uid().unwrap_or_default()) };
+        let changed =
+            if there { capacity.put_pod(pod) } else { capacity.drop_pod(&pod.uid().unwrap_or_default()) };
         drop(capacity);
         if changed {
             self.site.notify_one();

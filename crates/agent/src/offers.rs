@@ -15,12 +15,24 @@ pub fn offers(sites: &[Site]) -> Vec<Offer> {
         // A hub below the hub below has its own offers; they pass through.
         let parts = if status.offers.is_empty() {
             let location = site.spec.location.clone();
-            vec![Offer { tier: site.spec.tier, location, provider: site.spec.provider.clone(), sites: 1, shapes: status.shapes }]
+            vec![Offer {
+                tier: site.spec.tier,
+                location,
+                provider: site.spec.provider.clone(),
+                sites: 1,
+                shapes: status.shapes,
+            }]
         } else {
             status.offers
         };
         for part in parts {
-            let place = (&part.tier, &part.location.region, &part.location.zone, &part.location.jurisdiction, &part.provider);
+            let place = (
+                &part.tier,
+                &part.location.region,
+                &part.location.zone,
+                &part.location.jurisdiction,
+                &part.provider,
+            );
             let offer = groups.entry(format!("{place:?}")).or_insert_with(|| Offer {
                 sites: 0,
                 shapes: Vec::new(),
@@ -41,7 +53,9 @@ pub fn offers(sites: &[Site]) -> Vec<Offer> {
 }
 
 fn add(shapes: &mut Vec<NodeShape>, more: NodeShape) {
-    let same = |s: &&mut NodeShape| s.allocatable == more.allocatable && s.free == more.free && s.arch == more.arch && s.os == more.os;
+    let same = |s: &&mut NodeShape| {
+        s.allocatable == more.allocatable && s.free == more.free && s.arch == more.arch && s.os == more.os
+    };
     match shapes.iter_mut().find(same) {
         Some(shape) => shape.count += more.count,
         None => shapes.push(more),
@@ -57,8 +71,16 @@ mod tests {
         let location = Location { zone: Some(zone.into()), ..Default::default() };
         let mut site = Site::new(zone, SiteSpec { location, ..Default::default() });
         site.status = Some(SiteStatus {
-            conditions: vec![Condition { r#type: "Ready".into(), status: ready.into(), ..Default::default() }],
-            shapes: vec![NodeShape { count: 2, free: [("cpu".into(), free.into())].into(), ..Default::default() }],
+            conditions: vec![Condition {
+                r#type: "Ready".into(),
+                status: ready.into(),
+                ..Default::default()
+            }],
+            shapes: vec![NodeShape {
+                count: 2,
+                free: [("cpu".into(), free.into())].into(),
+                ..Default::default()
+            }],
             ..Default::default()
         });
         site
@@ -66,8 +88,14 @@ mod tests {
 
     #[test]
     fn sites_of_one_place_are_offered_together_and_lost_ones_not_at_all() {
-        let offers = offers(&[site("a", "1", "True"), site("a", "1", "True"), site("b", "2", "True"), site("b", "9", "False")]);
-        let found: Vec<(i64, i64)> = offers.iter().map(|o| (o.sites, o.shapes.iter().map(|s| s.count).sum())).collect();
+        let offers = offers(&[
+            site("a", "1", "True"),
+            site("a", "1", "True"),
+            site("b", "2", "True"),
+            site("b", "9", "False"),
+        ]);
+        let found: Vec<(i64, i64)> =
+            offers.iter().map(|o| (o.sites, o.shapes.iter().map(|s| s.count).sum())).collect();
         assert_eq!(found, [(2, 4), (1, 2)]);
     }
 }

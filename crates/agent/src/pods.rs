@@ -168,11 +168,16 @@ mod tests {
 
     #[test]
     fn a_waiting_container_gives_the_reason() {
-        let pod = pod(json!({"metadata": {"name": "a", "uid": "u"}, "spec": {"nodeName": "n", "containers": [{"name": "c"}, {"name": "d"}]},
+        let pod = pod(
+            json!({"metadata": {"name": "a", "uid": "u"}, "spec": {"nodeName": "n", "containers": [{"name": "c"}, {"name": "d"}]},
             "status": {"phase": "Pending", "containerStatuses": [{"ready": true, "restartCount": 2, "state": {"running": {}}},
-                {"ready": false, "restartCount": 1, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}]}}));
+                {"ready": false, "restartCount": 1, "state": {"waiting": {"reason": "ImagePullBackOff", "message": "no"}}}]}}),
+        );
         let summary = summary(&pod);
-        assert_eq!((summary.reason.as_str(), summary.restarts, summary.ready_containers), ("ImagePullBackOff", 3, 1));
+        assert_eq!(
+            (summary.reason.as_str(), summary.restarts, summary.ready_containers),
+            ("ImagePullBackOff", 3, 1)
+        );
         assert_eq!(summary.containers, ["c", "d"]);
     }
 

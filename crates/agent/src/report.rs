@@ -27,7 +27,9 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
         for report in reports {
             let api = api.clone();
             sending.spawn(async move {
-                let done = api.patch_status(&report.work, &PatchParams::default(), &Patch::Merge(&report.patch)).await;
+                let done = api
+                    .patch_status(&report.work, &PatchParams::default(), &Patch::Merge(&report.patch))
+                    .await;
                 (report, done.map(drop))
             });
         }
@@ -56,11 +58,18 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
 }
 
 /// What only the agent knows of the site; the hub's own fields (conditions, latency) are left alone.
-pub async fn site_status(hub: Client, site: String, shared: Arc<Shared>, version: String, epoch: impl Fn() -> i64) -> Error {
+pub async fn site_status(
+    hub: Client,
+    site: String,
+    shared: Arc<Shared>,
+    version: String,
+    epoch: impl Fn() -> i64,
+) -> Error {
     let api: Api<Site> = Api::all(hub);
     let mut sent = json!({});
     loop {
-        let mut status = SiteStatus { version: Some(version.clone()).filter(|v| !v.is_empty()), ..Default::default() };
+        let mut status =
+            SiteStatus { version: Some(version.clone()).filter(|v| !v.is_empty()), ..Default::default() };
         status.agent = Some(env!("CARGO_PKG_VERSION").into());
         status.hub_epoch = Some(epoch());
         shared.capacity.lock().fill(&mut status);

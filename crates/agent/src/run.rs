@@ -70,7 +70,8 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
         match dial(&config, &state).await {
             Ok(connection) => {
                 tracing::info!(site = config.name, carrier = connection.carrier(), "tied to the hub");
-                let why = session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position).await;
+                let why =
+                    session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position).await;
                 connection.close(&why);
                 tracing::warn!(site = config.name, why, "the tie to the hub broke");
                 if let Some(removal) = leave::removal(&why) {
@@ -117,7 +118,11 @@ async fn load(secret: &StateSecret) -> State {
     }
 }
 
-async fn join_until_final(config: &AgentConfig, old: &State, backoff: &mut Backoff) -> Result<State, JoinError> {
+async fn join_until_final(
+    config: &AgentConfig,
+    old: &State,
+    backoff: &mut Backoff,
+) -> Result<State, JoinError> {
     loop {
         match join::join(config, old).await {
             Ok(state) => {
@@ -142,7 +147,11 @@ fn new_token(config: &AgentConfig, state: &State) -> bool {
 }
 
 /// What runs whether or not the hub is there.
-fn start(config: &AgentConfig, state: &State, closing: &CancellationToken) -> (Arc<Shared>, Arc<Epoch>, CancellationToken) {
+fn start(
+    config: &AgentConfig,
+    state: &State,
+    closing: &CancellationToken,
+) -> (Arc<Shared>, Arc<Epoch>, CancellationToken) {
     let closing = closing.child_token();
     let as_hub_wishes = acting(&config.site, config.acting_as.as_ref());
     let shared = Shared::new(Applier::new(config.site.clone(), as_hub_wishes, &state.hub), closing.clone());
@@ -194,7 +203,11 @@ async fn session(
     position: &mut Position,
 ) -> String {
     let hub = tombolo_tunnel::client(connection.clone());
-    let server = Server { site: config.site.clone(), dial: config.site_dial.clone(), acting_as: config.acting_as.clone() };
+    let server = Server {
+        site: config.site.clone(),
+        dial: config.site_dial.clone(),
+        acting_as: config.acting_as.clone(),
+    };
     let serving = tokio::spawn(server.run(connection.clone()));
     let _stop = AbortOnDrop(serving);
     // However this ends, the hub must not go on hearing heartbeats of an agent that does nothing.
@@ -222,7 +235,8 @@ async fn session(
 /// must stop them read it. `renewTime` is when the last heartbeat that the hub acknowledged was *sent*.
 async fn renew_lease(config: &AgentConfig, connection: &Connection, shared: &Arc<Shared>) -> String {
     let name = format!("hub-{}", tombolo_api::names::hub_label(&shared.applier.hub));
-    let api: kube::Api<Lease> = kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
+    let api: kube::Api<Lease> =
+        kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
     let mut last = None;
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -249,7 +263,13 @@ async fn reason(connection: &Connection, otherwise: String) -> String {
 }
 
 /// Keeps the certificate fresh and the highest epoch on record.
-async fn remember(hub: &Client, config: &AgentConfig, epoch: &Epoch, secret: &StateSecret, state: &mut State) -> String {
+async fn remember(
+    hub: &Client,
+    config: &AgentConfig,
+    epoch: &Epoch,
+    secret: &StateSecret,
+    state: &mut State,
+) -> String {
     loop {
         if epoch.get() > state.epoch {
             state.epoch = epoch.get();

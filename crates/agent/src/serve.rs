@@ -48,13 +48,15 @@ impl Server {
     }
 
     async fn through_client(&self, mut request: Request<Incoming>) -> Result<Reply, String> {
-        let client_side = request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
+        let client_side =
+            request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
         let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
         let (mut parts, body) = request.into_parts();
         parts.uri = path.parse().map_err(|_| format!("bad path {path}"))?;
         parts.headers.remove(header::HOST);
         parts.headers.remove(header::CONTENT_LENGTH);
-        let body = http_body_util::Limited::new(body, BODY).collect().await.map_err(|e| e.to_string())?.to_bytes();
+        let body =
+            http_body_util::Limited::new(body, BODY).collect().await.map_err(|e| e.to_string())?.to_bytes();
         let request = Request::from_parts(parts, Body::from(body));
         let mut response = self.site.send(request).await.map_err(|e| e.to_string())?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
@@ -73,8 +75,11 @@ impl Server {
 
 /// Whatever the hub claims about who asks is dropped: only the owner decides as whom the hub acts here.
 pub fn impersonate(headers: &mut HeaderMap, acting_as: Option<&ActingAs>) {
-    let claimed: Vec<HeaderName> =
-        headers.keys().filter(|name| name.as_str().starts_with("impersonate-") || name.as_str().starts_with("x-remote-")).cloned().collect();
+    let claimed: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| name.as_str().starts_with("impersonate-") || name.as_str().starts_with("x-remote-"))
+        .cloned()
+        .collect();
     for name in claimed {
         headers.remove(name);
     }
@@ -139,7 +144,9 @@ mod tests {
         impersonate(&mut headers, Some(&owner));
         let all: Vec<_> = headers.iter().map(|(n, v)| (n.as_str(), v.to_str().expect("text"))).collect();
         assert_eq!(all.len(), 3);
-        for wanted in [("impersonate-user", "hub-north"), ("impersonate-group", "hubs"), ("accept", "application/json")] {
+        for wanted in
+            [("impersonate-user", "hub-north"), ("impersonate-group", "hubs"), ("accept", "application/json")]
+        {
             assert!(all.contains(&wanted), "{wanted:?} in {all:?}");
         }
     }

@@ -34,7 +34,8 @@ impl State {
 
     /// Seconds since 1970 of the certificate's start and end.
     pub fn validity(&self) -> Option<(i64, i64)> {
-        let chain = tombolo_tunnel::tls::certificates(self.certificate.as_bytes(), "the site's certificate").ok()?;
+        let chain =
+            tombolo_tunnel::tls::certificates(self.certificate.as_bytes(), "the site's certificate").ok()?;
         let identity = tombolo_tunnel::identity_of(chain.first()?)?;
         Some((identity.not_before, identity.not_after))
     }
@@ -54,9 +55,8 @@ impl State {
     }
 
     fn from_data(data: &BTreeMap<String, ByteString>) -> Self {
-        let text = |key: &str| {
-            data.get(key).map(|b| String::from_utf8_lossy(&b.0).into_owned()).unwrap_or_default()
-        };
+        let text =
+            |key: &str| data.get(key).map(|b| String::from_utf8_lossy(&b.0).into_owned()).unwrap_or_default();
         Self {
             ca: text("ca.crt"),
             key: text("tls.key"),

@@ -77,7 +77,8 @@ impl Todo {
             let wait = {
                 let mut inner = self.inner.lock();
                 let now = Instant::now();
-                let due: Vec<String> = inner.later.iter().filter(|(_, at)| **at <= now).map(|(w, _)| w.clone()).collect();
+                let due: Vec<String> =
+                    inner.later.iter().filter(|(_, at)| **at <= now).map(|(w, _)| w.clone()).collect();
                 for work in due {
                     inner.later.remove(&work);
                     inner.enqueue(&work);

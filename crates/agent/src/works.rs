@@ -24,7 +24,12 @@ const LONG: u32 = 294;
 const PAGE: u32 = 100;
 
 /// Follows the Works until the hub does not answer any more.
-pub async fn follow(hub: &Client, site: &str, shared: &Arc<Shared>, position: &mut Position) -> Result<(), Error> {
+pub async fn follow(
+    hub: &Client,
+    site: &str,
+    shared: &Arc<Shared>,
+    position: &mut Position,
+) -> Result<(), Error> {
     let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
     loop {
         if position.version.is_empty() {

@@ -21,16 +21,15 @@ mod site;
 mod work;
 
 pub use placement::{
-    DivideBy, Drift, EnvVar, Failover, ImageOverride, Limits, ObjectSelector, Override, Place, Placement, PlacementSpec, PlacementStatus, Replicas,
-    ReplicasMode, Spread, SpreadBy, Toleration, Weight,
+    DivideBy, Drift, EnvVar, Failover, ImageOverride, Limits, ObjectSelector, Override, Place, Placement,
+    PlacementSpec, PlacementStatus, Replicas, ReplicasMode, Spread, SpreadBy, Toleration, Weight,
 };
 pub use selector::{LabelRequirement, LabelSelector, SiteSelector};
 pub use site::{
-    Condition, Location, NodeShape, Offer, Quantities, Site, SiteGroup, SiteGroupSpec, SiteSpec, SiteStatus, Taint, Tier,
+    Condition, Location, NodeShape, Offer, Quantities, Site, SiteGroup, SiteGroupSpec, SiteSpec, SiteStatus,
+    Taint, Tier,
 };
-pub use work::{
-    DriftItem, HubRef, LeaseTerms, ObjectRef, PodSummary, Tombstone, Work, WorkSpec, WorkStatus,
-};
+pub use work::{DriftItem, HubRef, LeaseTerms, ObjectRef, PodSummary, Tombstone, Work, WorkSpec, WorkStatus};
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
@@ -59,7 +58,8 @@ mod tests {
     #[test]
     fn a_work_keeps_unknown_fields_of_the_objects_it_carries() {
         let crd = serde_json::to_value(Work::crd()).expect("a CRD is JSON");
-        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        let spec =
+            &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
         assert_eq!(spec["object"]["x-kubernetes-preserve-unknown-fields"], true);
         assert_eq!(spec["with"]["items"]["x-kubernetes-preserve-unknown-fields"], true);
     }

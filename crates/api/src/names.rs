@@ -97,7 +97,11 @@ pub fn hub_label(hub: &str) -> String {
 /// Whether `name` can name a site: it becomes part of a namespace, a node name and a pod name.
 pub fn valid_site_name(name: &str) -> bool {
     let ok = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-    !name.is_empty() && name.len() <= 40 && name.chars().all(ok) && !name.starts_with('-') && !name.ends_with('-')
+    !name.is_empty()
+        && name.len() <= 40
+        && name.chars().all(ok)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
 }
 
 #[cfg(test)]

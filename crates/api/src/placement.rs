@@ -242,7 +242,13 @@ pub struct PlacementStatus {
 }
 
 impl ObjectSelector {
-    pub fn matches(&self, api_version: &str, kind: &str, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    pub fn matches(
+        &self,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+        labels: &BTreeMap<String, String>,
+    ) -> bool {
         let same = |want: &Option<String>, have: &str| want.as_deref().is_none_or(|w| w == have);
         same(&self.api_version, api_version)
             && same(&self.kind, kind)

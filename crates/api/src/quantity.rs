@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 /// The value in thousandths, rounded up; `None` if it is no quantity.
 pub fn milli(text: &str) -> Option<i64> {
     let text = text.trim();
-    let split = text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
+    let split =
+        text.find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '+' | '-'))).unwrap_or(text.len());
     let (number, suffix) = text.split_at(split);
     let number: f64 = number.parse().ok()?;
     let factor = match suffix {
@@ -37,7 +38,11 @@ pub fn milli(text: &str) -> Option<i64> {
 /// The value of a resource in the unit it is counted in: thousandths for `cpu`, whole ones for all others.
 pub fn amount(resource: &str, text: &str) -> Option<i64> {
     let milli = milli(text)?;
-    Some(if resource == "cpu" { milli } else { milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) > 0) })
+    Some(if resource == "cpu" {
+        milli
+    } else {
+        milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) > 0)
+    })
 }
 
 /// The other way round.

@@ -49,7 +49,8 @@ pub struct SiteSelector {
 
 impl LabelSelector {
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.match_labels.iter().all(|(k, v)| labels.get(k) == Some(v)) && self.match_expressions.iter().all(|r| r.matches(labels))
+        self.match_labels.iter().all(|(k, v)| labels.get(k) == Some(v))
+            && self.match_expressions.iter().all(|r| r.matches(labels))
     }
 }
 
@@ -69,9 +70,17 @@ impl LabelRequirement {
 
 impl SiteSelector {
     /// `groups` are the names of the SiteGroups that the site belongs to.
-    pub fn matches(&self, name: &str, spec: &crate::SiteSpec, labels: &BTreeMap<String, String>, groups: &[String]) -> bool {
+    pub fn matches(
+        &self,
+        name: &str,
+        spec: &crate::SiteSpec,
+        labels: &BTreeMap<String, String>,
+        groups: &[String],
+    ) -> bool {
         let named = |list: &[String]| list.iter().any(|n| n == name || groups.contains(n));
-        let any = |list: &[String], value: &Option<String>| list.is_empty() || value.as_ref().is_some_and(|v| list.contains(v));
+        let any = |list: &[String], value: &Option<String>| {
+            list.is_empty() || value.as_ref().is_some_and(|v| list.contains(v))
+        };
         (self.names.is_empty() || named(&self.names))
             && !named(&self.exclude)
             && (self.tiers.is_empty() || self.tiers.contains(&spec.tier))

@@ -12,8 +12,18 @@ use crate::SiteSelector;
 pub type Quantities = BTreeMap<String, String>;
 
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(group = "tombolo.dev", version = "v1alpha1", kind = "Site", plural = "sites", shortname = "st", status = "SiteStatus", derive = "PartialEq")]
-#[kube(printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#)]
+#[kube(
+    group = "tombolo.dev",
+    version = "v1alpha1",
+    kind = "Site",
+    plural = "sites",
+    shortname = "st",
+    status = "SiteStatus",
+    derive = "PartialEq"
+)]
+#[kube(
+    printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#
+)]
 #[kube(printcolumn = r#"{"name":"Tier","type":"string","jsonPath":".spec.tier"}"#)]
 #[kube(printcolumn = r#"{"name":"Region","type":"string","jsonPath":".spec.location.region"}"#)]
 #[kube(printcolumn = r#"{"name":"Nodes","type":"integer","jsonPath":".status.nodes"}"#)]
@@ -43,7 +53,9 @@ pub struct SiteSpec {
     pub hubs: Vec<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     #[default]
@@ -175,13 +187,21 @@ impl Condition {
 
 impl Site {
     pub fn is_ready(&self) -> bool {
-        self.status.as_ref().is_some_and(|s| s.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True"))
+        self.status
+            .as_ref()
+            .is_some_and(|s| s.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True"))
     }
 }
 
 /// Sites under one name: those listed and those selected.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[kube(group = "tombolo.dev", version = "v1alpha1", kind = "SiteGroup", plural = "sitegroups", shortname = "sg")]
+#[kube(
+    group = "tombolo.dev",
+    version = "v1alpha1",
+    kind = "SiteGroup",
+    plural = "sitegroups",
+    shortname = "sg"
+)]
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SiteGroupSpec {

@@ -25,8 +25,12 @@ use crate::{Condition, Drift};
 #[kube(printcolumn = r#"{"name":"In","type":"string","jsonPath":".spec.root.namespace"}"#)]
 #[kube(printcolumn = r#"{"name":"Object","type":"string","jsonPath":".spec.root.name"}"#)]
 #[kube(printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".spec.replicas"}"#)]
-#[kube(printcolumn = r#"{"name":"Applied","type":"string","jsonPath":".status.conditions[?(@.type==\"Applied\")].status"}"#)]
-#[kube(printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Applied\")].message","priority":1}"#)]
+#[kube(
+    printcolumn = r#"{"name":"Applied","type":"string","jsonPath":".status.conditions[?(@.type==\"Applied\")].status"}"#
+)]
+#[kube(
+    printcolumn = r#"{"name":"Message","type":"string","jsonPath":".status.conditions[?(@.type==\"Applied\")].message","priority":1}"#
+)]
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WorkSpec {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{Api, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use serde_json::json;
@@ -26,7 +28,9 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
                 Ok(work) => known.index.lock().put_work(work),
                 Err(Error::Api(status)) if status.code == 409 => {}
                 // The site was removed and came back while its namespace was still going.
-                Err(Error::Api(status)) if status.code == 404 || status.message.contains("being terminated") => {
+                Err(Error::Api(status))
+                    if status.code == 404 || status.message.contains("being terminated") =>
+                {
                     let identity = known.index.lock().sites.get(&site).and_then(|s| {
                         s.site.metadata.annotations.as_ref()?.get(names::IDENTITY_ANNOTATION).cloned()
                     });
@@ -39,29 +43,43 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
         }
         Action::UpdateWork { site, name, version, spec, parts } => {
-            let annotations = parts_annotation(&parts).map(|(k, v)| json!({ k: v })).unwrap_or_else(|| json!({}));
+            let annotations =
+                parts_annotation(&parts).map(|(k, v)| json!({ k: v })).unwrap_or_else(|| json!({}));
             let api = works(client, &site);
             let mut work = api.get(&name).await?;
-            if work.metadata.resource_version.as_deref() != Some(version.as_str()) && work.spec.tombstone.is_some() && spec.tombstone.is_none() {
+            if work.metadata.resource_version.as_deref() != Some(version.as_str())
+                && work.spec.tombstone.is_some()
+                && spec.tombstone.is_none()
+            {
                 return Ok(());
             }
             work.spec = *spec;
             if let Some(map) = annotations.as_object().filter(|m| !m.is_empty()) {
                 for (key, value) in map {
-                    work.metadata.annotations.get_or_insert_default().insert(key.clone(), value.as_str().unwrap_or_default().into());
+                    work.metadata
+                        .annotations
+                        .get_or_insert_default()
+                        .insert(key.clone(), value.as_str().unwrap_or_default().into());
                 }
             }
             work.metadata.managed_fields = None;
             match api.replace(&name, &PostParams::default(), &work).await {
                 Ok(work) => known.index.lock().refresh_work(work),
                 // The site reported meanwhile; the watch brings that, and the plan is made anew.
-                Err(Error::Api(status)) if status.code == 409 => known.index.lock().mark(&Key::of_root(&work.spec.root)),
+                Err(Error::Api(status)) if status.code == 409 => {
+                    known.index.lock().mark(&Key::of_root(&work.spec.root))
+                }
                 Err(error) => return Err(error),
             }
         }
         Action::DeleteWork { site, name, uid } => {
             let only = Preconditions { uid: Some(uid), resource_version: None };
-            ignore_gone(works(client, &site).delete(&name, &DeleteParams::default().preconditions(only)).await.map(drop))?;
+            ignore_gone(
+                works(client, &site)
+                    .delete(&name, &DeleteParams::default().preconditions(only))
+                    .await
+                    .map(drop),
+            )?;
         }
         Action::PatchStatus { key, patch } => {
             let api = objects(client, &key);
@@ -78,7 +96,9 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::CreatePod { pod, status } => create_pod(client, known, pod, status).await?,
         Action::PatchPod { namespace, name, patch } => {
             let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-            ignore_gone(api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop))?;
+            ignore_gone(
+                api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop),
+            )?;
         }
         Action::DeletePod { namespace, name, uid } => {
             known.own_deletes.lock().insert(format!("{namespace}/{name}"));
@@ -87,8 +107,12 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             let params = DeleteParams::default().grace_period(0).preconditions(only);
             ignore_gone(api.delete(&name, &params).await.map(drop))?;
         }
-        Action::DeleteAtSite { site, namespace, pod } => delete_at_site(config, &site, &namespace, &pod).await,
-        Action::Tell { key, warning, reason, message } => tell(client, known, &key, warning, reason, &message).await,
+        Action::DeleteAtSite { site, namespace, pod } => {
+            delete_at_site(config, &site, &namespace, &pod).await
+        }
+        Action::Tell { key, warning, reason, message } => {
+            tell(client, known, &key, warning, reason, &message).await
+        }
     }
     Ok(())
 }
@@ -124,7 +148,12 @@ async fn bind(client: &Client, key: &Key, site: &str) -> Result<(), Error> {
     ignore_gone(bound.map(drop))
 }
 
-async fn create_pod(client: &Client, known: &Arc<Known>, pod: serde_json::Value, status: serde_json::Value) -> Result<(), Error> {
+async fn create_pod(
+    client: &Client,
+    known: &Arc<Known>,
+    pod: serde_json::Value,
+    status: serde_json::Value,
+) -> Result<(), Error> {
     let key = Key::of(&pod).unwrap_or_else(|| Key::new("v1", "Pod", "", ""));
     let object: DynamicObject = serde_json::from_value(pod).map_err(Error::SerdeError)?;
     let api = objects(client, &key);
@@ -147,7 +176,9 @@ pub async fn delete_at_site(config: &FleetConfig, site: &str, namespace: &str, p
     let api: Api<Pod> = Api::namespaced(config.tunnels.client(site), namespace);
     let params = DeleteParams::default();
     match tokio::time::timeout(std::time::Duration::from_secs(30), api.delete(pod, &params)).await {
-        Ok(Ok(_)) => tracing::info!(site, namespace, pod, "deleted at the site, as its mirror was at the hub"),
+        Ok(Ok(_)) => {
+            tracing::info!(site, namespace, pod, "deleted at the site, as its mirror was at the hub")
+        }
         Ok(Err(error)) => tracing::warn!(site, namespace, pod, %error, "not deleted at the site"),
         Err(_) => tracing::warn!(site, namespace, pod, "not deleted at the site: no answer"),
     }

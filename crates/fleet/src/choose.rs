@@ -18,7 +18,11 @@ pub enum Choice<'a> {
 }
 
 /// The annotation decides; then the most specific Placement of the namespace; then the hub's default, for workloads.
-pub fn choose<'a>(key: &Key, object: &Value, placements: &'a BTreeMap<(String, String), Placement>) -> Choice<'a> {
+pub fn choose<'a>(
+    key: &Key,
+    object: &Value,
+    placements: &'a BTreeMap<(String, String), Placement>,
+) -> Choice<'a> {
     let named = annotation(object, names::PLACEMENT_ANNOTATION);
     if named == "none" || key.is_internal() {
         return Choice::Nowhere;
@@ -37,7 +41,11 @@ pub fn choose<'a>(key: &Key, object: &Value, placements: &'a BTreeMap<(String, S
     let home = |placement: &Placement| {
         let namespace = placement.metadata.namespace.clone().unwrap_or_default();
         // Objects without a namespace are placed from the system namespace.
-        if key.namespace.is_empty() { namespace == names::SYSTEM_NAMESPACE } else { namespace == key.namespace }
+        if key.namespace.is_empty() {
+            namespace == names::SYSTEM_NAMESPACE
+        } else {
+            namespace == key.namespace
+        }
     };
     let best = placements
         .values()
@@ -73,7 +81,11 @@ fn fit(key: &Key, labels: &BTreeMap<String, String>, selectors: &[ObjectSelector
     let weight = |s: &ObjectSelector| {
         u8::from(s.name.is_some()) * 4 + u8::from(s.labels.is_some()) * 2 + u8::from(s.kind.is_some())
     };
-    selectors.iter().filter(|s| s.matches(&key.api_version, &key.kind, &key.name, labels)).map(|s| 1 + weight(s)).max()
+    selectors
+        .iter()
+        .filter(|s| s.matches(&key.api_version, &key.kind, &key.name, labels))
+        .map(|s| 1 + weight(s))
+        .max()
 }
 
 #[cfg(test)]
@@ -84,7 +96,8 @@ mod tests {
 
     fn placements(all: &[(&str, &str, Vec<ObjectSelector>)]) -> BTreeMap<(String, String), Placement> {
         let make = |(namespace, name, objects): &(&str, &str, Vec<ObjectSelector>)| {
-            let mut placement = Placement::new(name, PlacementSpec { objects: objects.clone(), ..Default::default() });
+            let mut placement =
+                Placement::new(name, PlacementSpec { objects: objects.clone(), ..Default::default() });
             placement.metadata.namespace = Some((*namespace).into());
             (((*namespace).into(), (*name).into()), placement)
         };

@@ -12,7 +12,9 @@ pub fn status_patch(before: &Value, wanted: &Value) -> Option<Value> {
     let empty = |value: &Value| value.is_null() || value == &Value::from(0) || value == &Value::from("");
     let left_over = |before: &Value| {
         let fields = before.as_object().into_iter().flatten();
-        fields.into_iter().any(|(key, value)| wanted.get(key).is_none() && !empty(value) && !OTHERS.contains(&key.as_str()))
+        fields
+            .into_iter()
+            .any(|(key, value)| wanted.get(key).is_none() && !empty(value) && !OTHERS.contains(&key.as_str()))
     };
     if covers(before, wanted) && !left_over(before) {
         return None;

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use tombolo_api::{DivideBy, NodeShape, Offer, PlacementSpec, ReplicasMode, Site, SiteGroup, SiteSpec, SpreadBy, Tier};
+use tombolo_api::{
+    DivideBy, NodeShape, Offer, PlacementSpec, ReplicasMode, Site, SiteGroup, SiteSpec, SpreadBy, Tier,
+};
 use tombolo_placement::sites as engine;
 use tombolo_placement::{Effect, Operator, Requirement, Resources, Taint, Toleration, TolerationOperator};
 
@@ -109,7 +111,10 @@ fn capacity(shapes: &[NodeShape], known: bool, taken: &[(Resources, u32)]) -> en
     }
     let mut nodes: Vec<engine::FreeNodes> = shapes
         .iter()
-        .map(|shape| engine::FreeNodes { free: resources(&shape.free), nodes: u32::try_from(shape.count).unwrap_or(0) })
+        .map(|shape| engine::FreeNodes {
+            free: resources(&shape.free),
+            nodes: u32::try_from(shape.count).unwrap_or(0),
+        })
         .collect();
     for (each, replicas) in taken {
         take(&mut nodes, each, *replicas);
@@ -173,7 +178,8 @@ pub fn rule(spec: &PlacementSpec, nature: Nature, groups: &BTreeSet<String>) -> 
         value: t.value.clone(),
         effect: effect(&t.effect),
     };
-    let duplicate = spec.replicas.mode == ReplicasMode::Duplicate || matches!(nature, Nature::PerNode | Nature::Shared);
+    let duplicate =
+        spec.replicas.mode == ReplicasMode::Duplicate || matches!(nature, Nature::PerNode | Nature::Shared);
     let mode = if duplicate {
         engine::Mode::Duplicate
     } else {
@@ -198,7 +204,13 @@ pub fn rule(spec: &PlacementSpec, nature: Nature, groups: &BTreeSet<String>) -> 
         .collect();
     if duplicate && let Some(copies) = positive(spec.replicas.copies) {
         let by = engine::Domain::Site;
-        spread.push(engine::Spread { by, max_skew: None, min_domains: None, max_domains: Some(copies), required: true });
+        spread.push(engine::Spread {
+            by,
+            max_skew: None,
+            min_domains: None,
+            max_domains: Some(copies),
+            required: true,
+        });
     }
     let limits = &spec.limits;
     engine::Rule {
@@ -283,10 +295,13 @@ mod tests {
     fn what_is_on_its_way_takes_room_where_most_is_free() {
         let shape = |cpu: &str, count| NodeShape {
             count,
-            free: [("cpu".into(), cpu.into()), ("pods".into(), "10".into()), ("memory".into(), "1Gi".into())].into(),
+            free: [("cpu".into(), cpu.into()), ("pods".into(), "10".into()), ("memory".into(), "1Gi".into())]
+                .into(),
             ..Default::default()
         };
-        let engine::Capacity::Nodes(nodes) = capacity(&[shape("1", 1), shape("4", 1)], true, &[(Resources::replica(1000, 0), 3)]) else {
+        let engine::Capacity::Nodes(nodes) =
+            capacity(&[shape("1", 1), shape("4", 1)], true, &[(Resources::replica(1000, 0), 3)])
+        else {
             panic!("known")
         };
         let mut free: Vec<i64> = nodes.iter().filter(|n| n.nodes > 0).map(|n| n.free.cpu).collect();
@@ -306,6 +321,9 @@ mod tests {
     fn configuration_is_duplicated_whatever_the_mode() {
         let spec = PlacementSpec::default();
         assert_eq!(rule(&spec, Nature::Shared, &BTreeSet::new()).mode, engine::Mode::Duplicate);
-        assert_eq!(rule(&spec, Nature::Unit, &BTreeSet::new()).mode, engine::Mode::Divide(engine::Divide::Packed));
+        assert_eq!(
+            rule(&spec, Nature::Unit, &BTreeSet::new()).mode,
+            engine::Mode::Divide(engine::Divide::Packed)
+        );
     }
 }

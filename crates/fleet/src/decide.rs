@@ -86,7 +86,9 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
 
 /// Replicas are in places that are not the most preferred ones; they go back when room returns.
 fn overflowed(decision: &Decision) -> bool {
-    let ranks = |chosen: bool| decision.sites.iter().filter(move |p| !chosen || p.replicas > 0).filter_map(|p| p.preference);
+    let ranks = |chosen: bool| {
+        decision.sites.iter().filter(move |p| !chosen || p.replicas > 0).filter_map(|p| p.preference)
+    };
     ranks(true).max() > ranks(false).min()
 }
 
@@ -102,7 +104,8 @@ fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nat
         let fenced = u64::try_from(lease_seconds(root) + FENCE_MARGIN).unwrap_or(0);
         rule.failover.wait_seconds = rule.failover.wait_seconds.max(fenced);
     }
-    let path: Vec<&str> = crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
+    let path: Vec<&str> =
+        crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key) };
     let none = Vec::new();
     let sites: Vec<engine::SiteView> = index
@@ -111,9 +114,16 @@ fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nat
         .filter(|(_, state)| state.site.metadata.deletion_timestamp.is_none())
         .map(|(name, state)| {
             let taken = taken.get(name).unwrap_or(&none);
-            let mut view = convert::site_view(name, &state.site, state.groups.clone(), index.silent(name, now), taken);
+            let mut view =
+                convert::site_view(name, &state.site, state.groups.clone(), index.silent(name, now), taken);
             let came_from = |hub: &&String| path.contains(&hub.as_str()) || **hub == index.hub.id;
-            view.excluded = state.site.spec.hubs.iter().find(came_from).map(|hub| format!("the object came through hub {hub}"));
+            view.excluded = state
+                .site
+                .spec
+                .hubs
+                .iter()
+                .find(came_from)
+                .map(|hub| format!("the object came through hub {hub}"));
             view
         })
         .collect();
@@ -122,7 +132,10 @@ fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nat
 
 fn lease_seconds(root: &Value) -> i64 {
     let pointer = crate::object::template_pointer(text(root, "/kind")).unwrap_or_default();
-    let stop = root.pointer(&format!("{pointer}/spec/terminationGracePeriodSeconds")).and_then(Value::as_i64).unwrap_or(30);
+    let stop = root
+        .pointer(&format!("{pointer}/spec/terminationGracePeriodSeconds"))
+        .and_then(Value::as_i64)
+        .unwrap_or(30);
     40.max(stop + 10)
 }
 
@@ -147,11 +160,13 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             _ => i64::from(status.object.is_some()),
         };
         let counted = status.pods.values().filter(|p| !p.node.is_empty()).count() as i64;
-        let stuck = status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count() as i64;
+        let stuck =
+            status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count() as i64;
         let assigned = if nature == Nature::Replicated { work.spec.replicas.unwrap_or(replicas) } else { 1 };
         moving += (assigned - ready).max(0);
         let parts = work.metadata.annotations.as_ref().and_then(|a| a.get(PARTS_ANNOTATION));
-        let parts: Vec<(String, i64)> = parts.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let parts: Vec<(String, i64)> =
+            parts.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         if parts.is_empty() {
             held.push(engine::Held {
                 site: site.clone(),
@@ -164,13 +179,24 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
         }
         for (part, assigned) in parts {
             let (assigned, ready) = (small(assigned), small(ready.min(assigned)));
-            held.push(engine::Held { site: site.clone(), part, assigned, ready, counted: assigned, stuck: 0 });
+            held.push(engine::Held {
+                site: site.clone(),
+                part,
+                assigned,
+                ready,
+                counted: assigned,
+                stuck: 0,
+            });
         }
     }
     let rested = now - index.moved.get(key).copied().unwrap_or(index.since) >= REST;
     engine::Request {
         replicas: small(replicas),
-        each: if nature == Nature::Replicated || nature == Nature::Unit { convert::asks(root) } else { Default::default() },
+        each: if nature == Nature::Replicated || nature == Nature::Unit {
+            convert::asks(root)
+        } else {
+            Default::default()
+        },
         local_volumes: references::local_volumes(root, |name| {
             index.objects.get(&Key::new("v1", "PersistentVolumeClaim", &key.namespace, name)).cloned()
         }),

@@ -15,7 +15,14 @@ use crate::object::Key;
 use crate::watches::as_json;
 
 /// The table for people, or why the object is not placed.
-pub async fn explain(client: &Client, api_version: &str, kind: &str, namespace: &str, name: &str, lease_seconds: i64) -> Result<String, Error> {
+pub async fn explain(
+    client: &Client,
+    api_version: &str,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+    lease_seconds: i64,
+) -> Result<String, Error> {
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
     let api: Api<DynamicObject> = if namespace.is_empty() {
@@ -53,7 +60,11 @@ pub async fn explain(client: &Client, api_version: &str, kind: &str, namespace: 
         Choice::Unplaced(why) => format!("{key} is not placed: {why}\n"),
         Choice::By(placement) => {
             let placement = placement.clone();
-            let by = format!("placed by Placement {}/{}\n\n", placement.namespace().unwrap_or_default(), placement.name_any());
+            let by = format!(
+                "placed by Placement {}/{}\n\n",
+                placement.namespace().unwrap_or_default(),
+                placement.name_any()
+            );
             by + &decide(&index, &key, &root, &placement, now).table
         }
     })

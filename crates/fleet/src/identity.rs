@@ -37,10 +37,15 @@ pub async fn establish(client: &Client) -> Result<Identity, Error> {
         api.patch(names::HUB_CONFIG, &PatchParams::default(), &patch).await?;
     } else {
         let metadata = ObjectMeta { name: Some(names::HUB_CONFIG.into()), ..Default::default() };
-        api.create(&PostParams::default(), &ConfigMap { metadata, data: Some(data), ..Default::default() }).await?;
+        api.create(&PostParams::default(), &ConfigMap { metadata, data: Some(data), ..Default::default() })
+            .await?;
     }
     if restored {
-        tracing::warn!(stored, epoch, "this hub was restored from a backup: tombstones of before are void, nothing is deleted for them");
+        tracing::warn!(
+            stored,
+            epoch,
+            "this hub was restored from a backup: tombstones of before are void, nothing is deleted for them"
+        );
     }
     Ok(Identity { hub: HubRef { id: id.clone(), epoch, path: vec![id] }, restored })
 }

@@ -25,7 +25,12 @@ pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Re
     }
     // The Placement comes first, so that the default one never sees the object.
     let name = format!("import-{}-{}", key.kind.to_lowercase(), key.name);
-    create(hub, &Key::new("tombolo.dev/v1alpha1", "Placement", &key.namespace, &name), placement(&name, site, key)).await?;
+    create(
+        hub,
+        &Key::new("tombolo.dev/v1alpha1", "Placement", &key.namespace, &name),
+        placement(&name, site, key),
+    )
+    .await?;
     let mut object = intent(&root);
     object["metadata"]["annotations"][names::ADOPT_ANNOTATION] = json!("true");
     object["metadata"]["annotations"][names::PLACEMENT_ANNOTATION] = json!(name);

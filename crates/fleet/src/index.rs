@@ -154,7 +154,8 @@ impl Index {
     }
 
     fn mark_namespace_workloads(&mut self, namespace: &str) {
-        let roots: Vec<Key> = self.works.keys().filter(|k| k.namespace == namespace && is_workload(k)).cloned().collect();
+        let roots: Vec<Key> =
+            self.works.keys().filter(|k| k.namespace == namespace && is_workload(k)).cloned().collect();
         self.dirty.extend(roots);
     }
 
@@ -179,7 +180,10 @@ impl Index {
     }
 
     pub fn put_work(&mut self, work: Work) {
-        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned)
+        else {
+            return;
+        };
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
         if let Some(old) = self.works.get(&root).and_then(|works| works.get(&id))
@@ -199,17 +203,24 @@ impl Index {
 
     fn count_pending(&mut self, site: &str, root: &Key, work: &Work) {
         let assigned = work.spec.replicas.unwrap_or(1);
-        let counted = work.status.as_ref().map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
+        let counted =
+            work.status.as_ref().map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
         let at = self.pending.entry(site.to_owned()).or_default();
         if work.spec.tombstone.is_some() || counted >= assigned || !is_workload(root) {
             at.remove(root);
         } else {
-            at.insert(root.clone(), (convert::asks(&work.spec.object), u32::try_from(assigned - counted).unwrap_or(0)));
+            at.insert(
+                root.clone(),
+                (convert::asks(&work.spec.object), u32::try_from(assigned - counted).unwrap_or(0)),
+            );
         }
     }
 
     pub fn drop_work(&mut self, work: &Work) {
-        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned)
+        else {
+            return;
+        };
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
         self.root_of.remove(&id);
@@ -268,7 +279,11 @@ impl Index {
 
     /// Mirrors whose Work is gone.
     pub fn orphaned_mirrors(&self) -> Vec<Object> {
-        self.mirrors.iter().filter(|(id, _)| !self.root_of.contains_key(*id)).flat_map(|(_, pods)| pods.values().cloned()).collect()
+        self.mirrors
+            .iter()
+            .filter(|(id, _)| !self.root_of.contains_key(*id))
+            .flat_map(|(_, pods)| pods.values().cloned())
+            .collect()
     }
 
     pub fn put_site(&mut self, site: Site) {

@@ -9,7 +9,13 @@ use serde_json::{Value, json};
 use tombolo_api::names;
 
 /// Installs everything; safe to repeat.
-pub async fn install(client: &Client, ca: &str, url: &str, hub: &str, quic_port: Option<u16>) -> Result<(), Error> {
+pub async fn install(
+    client: &Client,
+    ca: &str,
+    url: &str,
+    hub: &str,
+    quic_port: Option<u16>,
+) -> Result<(), Error> {
     for crd in tombolo_api::crds() {
         apply(client, json!(crd)).await?;
     }
@@ -38,9 +44,7 @@ pub async fn served(client: &Client) -> Result<(), Error> {
 }
 
 fn rights() -> Vec<Value> {
-    let role = |name: &str, rules: Value| {
-        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules})
-    };
+    let role = |name: &str, rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
     let binding = |name: &str, role: &str, group: &str| {
         json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
@@ -59,8 +63,11 @@ fn rights() -> Vec<Value> {
     vec![
         role("tombolo:join", requests.clone()),
         binding("tombolo:join", "tombolo:join", names::JOIN_GROUP),
-        role("tombolo:site", json!([requests[0],
-            {"nonResourceURLs": [names::TUNNEL_PATH, "/version"], "verbs": ["get"]}])),
+        role(
+            "tombolo:site",
+            json!([requests[0],
+            {"nonResourceURLs": [names::TUNNEL_PATH, "/version"], "verbs": ["get"]}]),
+        ),
         binding("tombolo:site", "tombolo:site", names::SITES_GROUP),
         public,
         everyone,

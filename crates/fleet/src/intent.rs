@@ -8,9 +8,15 @@ use crate::object::text;
 /// Metadata that means something at the site.
 const KEEP_METADATA: [&str; 4] = ["name", "namespace", "labels", "annotations"];
 /// Annotations and labels that speak of the hub, not of the object.
-const DROP_PREFIXES: [&str; 5] =
-    ["tombolo.dev/", "owner.tombolo.dev/", "kubectl.kubernetes.io/last-applied", "deployment.kubernetes.io/", "pv.kubernetes.io/"];
-const DROP_LABELS: [&str; 4] = ["controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
+const DROP_PREFIXES: [&str; 5] = [
+    "tombolo.dev/",
+    "owner.tombolo.dev/",
+    "kubectl.kubernetes.io/last-applied",
+    "deployment.kubernetes.io/",
+    "pv.kubernetes.io/",
+];
+const DROP_LABELS: [&str; 4] =
+    ["controller-uid", "job-name", "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
 
 /// Values that every hub fills in, by kind and JSON pointer; left out when they are still what was filled in.
 fn defaults(kind: &str) -> Vec<(&'static str, Value)> {
@@ -18,17 +24,26 @@ fn defaults(kind: &str) -> Vec<(&'static str, Value)> {
         "Deployment" => vec![
             ("/spec/revisionHistoryLimit", json!(10)),
             ("/spec/progressDeadlineSeconds", json!(600)),
-            ("/spec/strategy", json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}})),
+            (
+                "/spec/strategy",
+                json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}),
+            ),
         ],
         "StatefulSet" => vec![
             ("/spec/revisionHistoryLimit", json!(10)),
             ("/spec/podManagementPolicy", json!("OrderedReady")),
             ("/spec/updateStrategy", json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}})),
-            ("/spec/persistentVolumeClaimRetentionPolicy", json!({"whenDeleted": "Retain", "whenScaled": "Retain"})),
+            (
+                "/spec/persistentVolumeClaimRetentionPolicy",
+                json!({"whenDeleted": "Retain", "whenScaled": "Retain"}),
+            ),
         ],
         "DaemonSet" => vec![
             ("/spec/revisionHistoryLimit", json!(10)),
-            ("/spec/updateStrategy", json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}})),
+            (
+                "/spec/updateStrategy",
+                json!({"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}}),
+            ),
         ],
         "Job" => vec![
             ("/spec/backoffLimit", json!(6)),
@@ -92,7 +107,12 @@ pub fn intent(object: &Value) -> Value {
                 pod_spec(spec, kind == "Job" || kind == "CronJob");
             }
         }
-        for template in meant.pointer_mut("/spec/volumeClaimTemplates").and_then(Value::as_array_mut).into_iter().flatten() {
+        for template in meant
+            .pointer_mut("/spec/volumeClaimTemplates")
+            .and_then(Value::as_array_mut)
+            .into_iter()
+            .flatten()
+        {
             if let Some(map) = template.as_object_mut() {
                 map.remove("status");
                 map.remove("apiVersion");
@@ -107,7 +127,9 @@ pub fn intent(object: &Value) -> Value {
 
 fn clean(metadata: &mut Map<String, Value>, field: &str) {
     if let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) {
-        map.retain(|key, _| !DROP_PREFIXES.iter().any(|p| key.starts_with(p)) && !DROP_LABELS.contains(&key.as_str()));
+        map.retain(|key, _| {
+            !DROP_PREFIXES.iter().any(|p| key.starts_with(p)) && !DROP_LABELS.contains(&key.as_str())
+        });
         if map.is_empty() {
             metadata.remove(field);
         }
@@ -117,7 +139,8 @@ fn clean(metadata: &mut Map<String, Value>, field: &str) {
 /// Ports whose node port somebody chose, as `(port, protocol)`: a number that the hub handed out belongs to no manager.
 fn chosen_node_ports(object: &Value) -> Vec<(i64, String)> {
     let managers = object.pointer("/metadata/managedFields").and_then(Value::as_array);
-    let ports = managers.into_iter().flatten().filter_map(|m| m.pointer("/fieldsV1/f:spec/f:ports")?.as_object());
+    let ports =
+        managers.into_iter().flatten().filter_map(|m| m.pointer("/fieldsV1/f:spec/f:ports")?.as_object());
     let chosen = ports.flatten().filter(|(_, fields)| fields.get("f:nodePort").is_some());
     chosen
         .filter_map(|(key, _)| {
@@ -163,7 +186,9 @@ fn job(object: &mut Value) {
 }
 
 fn drop_generated_job_defaults(object: &mut Value) {
-    for pointer in ["/spec/jobTemplate/metadata/creationTimestamp", "/spec/template/metadata/creationTimestamp"] {
+    for pointer in
+        ["/spec/jobTemplate/metadata/creationTimestamp", "/spec/template/metadata/creationTimestamp"]
+    {
         drop_at(object, pointer);
     }
     drop_if(object, "/spec/jobTemplate/metadata", &json!({}));
@@ -215,7 +240,8 @@ fn pod_spec(spec: &mut Value, job: bool) {
 fn container_defaults(container: &mut Value) {
     let image = text(container, "/image").to_owned();
     let tag = image.rsplit('/').next().and_then(|last| last.split_once(':')).map(|(_, tag)| tag.to_owned());
-    let pull = if image.contains('@') || tag.is_some_and(|t| t != "latest") { "IfNotPresent" } else { "Always" };
+    let pull =
+        if image.contains('@') || tag.is_some_and(|t| t != "latest") { "IfNotPresent" } else { "Always" };
     for (pointer, value) in [
         ("/terminationMessagePath", json!("/dev/termination-log")),
         ("/terminationMessagePolicy", json!("File")),
@@ -225,9 +251,12 @@ fn container_defaults(container: &mut Value) {
         drop_if(container, pointer, &value);
     }
     for probe in ["livenessProbe", "readinessProbe", "startupProbe"] {
-        for (field, value) in
-            [("timeoutSeconds", json!(1)), ("periodSeconds", json!(10)), ("successThreshold", json!(1)), ("failureThreshold", json!(3))]
-        {
+        for (field, value) in [
+            ("timeoutSeconds", json!(1)),
+            ("periodSeconds", json!(10)),
+            ("successThreshold", json!(1)),
+            ("failureThreshold", json!(3)),
+        ] {
             drop_if(container, &format!("/{probe}/{field}"), &value);
         }
         drop_if(container, &format!("/{probe}/httpGet/scheme"), &json!("HTTP"));

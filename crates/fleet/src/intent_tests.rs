@@ -36,9 +36,12 @@ fn a_deployment_loses_defaults_but_not_the_same_fields_with_other_values() {
             "status": {"replicas": 2}})
     };
     let meant = intent(&with(30, "IfNotPresent"));
-    assert_eq!(meant["spec"], json!({"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {
+    assert_eq!(
+        meant["spec"],
+        json!({"replicas": 2, "selector": {"matchLabels": {"a": "b"}}, "template": {
         "metadata": {"labels": {"a": "b"}}, "spec": {"serviceAccountName": "x",
-            "containers": [{"name": "c", "image": "nginx:1.29", "readinessProbe": {"httpGet": {"path": "/", "port": 80}, "timeoutSeconds": 5}}]}}}));
+            "containers": [{"name": "c", "image": "nginx:1.29", "readinessProbe": {"httpGet": {"path": "/", "port": 80}, "timeoutSeconds": 5}}]}}})
+    );
     let other = intent(&with(5, "Always"));
     assert_eq!(other.pointer("/spec/template/spec/terminationGracePeriodSeconds"), Some(&json!(5)));
     assert_eq!(other.pointer("/spec/template/spec/containers/0/imagePullPolicy"), Some(&json!("Always")));
@@ -51,8 +54,11 @@ fn a_job_loses_the_selector_that_was_generated_for_it() {
             "template": {"metadata": {"labels": {"controller-uid": "x", "job-name": "j", "mine": "y"}}, "spec": {"restartPolicy": "Never", "containers": []}}}});
     let meant = intent(&seen);
     assert_eq!(meant["metadata"], json!({"name": "j"}));
-    assert_eq!(meant["spec"], json!({"completions": 1, "parallelism": 1,
-        "template": {"metadata": {"labels": {"mine": "y"}}, "spec": {"restartPolicy": "Never", "containers": []}}}));
+    assert_eq!(
+        meant["spec"],
+        json!({"completions": 1, "parallelism": 1,
+        "template": {"metadata": {"labels": {"mine": "y"}}, "spec": {"restartPolicy": "Never", "containers": []}}})
+    );
 }
 
 #[test]
@@ -61,7 +67,10 @@ fn what_is_meant_is_meant_again() {
         "volumeClaimTemplates": [{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "d", "creationTimestamp": null},
             "spec": {"volumeMode": "Filesystem", "accessModes": ["ReadWriteOnce"]}, "status": {"phase": "Pending"}}]}});
     let once = intent(&seen);
-    assert_eq!(once["spec"], json!({"volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]}));
+    assert_eq!(
+        once["spec"],
+        json!({"volumeClaimTemplates": [{"metadata": {"name": "d"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]})
+    );
     assert_eq!(intent(&once), once);
 }
 

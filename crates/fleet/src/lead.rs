@@ -62,7 +62,8 @@ async fn try_lead(client: &Client, me: &str) -> Result<bool, Error> {
     let held = lease.spec.clone().unwrap_or_default();
     let renewed = held.renew_time.map_or(0, |t| t.0.as_second());
     let duration = i64::from(held.lease_duration_seconds.unwrap_or(DURATION as i32));
-    if !may_lead(held.holder_identity.as_deref().unwrap_or_default(), renewed, duration, me, now.as_second()) {
+    if !may_lead(held.holder_identity.as_deref().unwrap_or_default(), renewed, duration, me, now.as_second())
+    {
         return Ok(false);
     }
     lease.spec = parse(json!({"spec": spec, "metadata": {}}))?.spec;

@@ -45,13 +45,18 @@ pub fn mirror_name(pod: &str, site: &str) -> String {
 
 /// The pod to show at the hub, without its status.
 pub fn mirror(root: &Value, site: &str, work: &str, name: &str, summary: &PodSummary) -> Value {
-    let template = template_pointer(text(root, "/kind")).and_then(|p| root.pointer(p)).unwrap_or(&Value::Null);
+    let template =
+        template_pointer(text(root, "/kind")).and_then(|p| root.pointer(p)).unwrap_or(&Value::Null);
     let mut labels = strings(template, "/metadata/labels");
     labels.insert(names::SITE_LABEL.into(), site.into());
     labels.insert(names::MIRROR_LABEL.into(), work.into());
     let image = |container: &str| {
         let all = template.pointer("/spec/containers").and_then(Value::as_array);
-        all.into_iter().flatten().find(|c| c["name"] == json!(container)).map_or("unknown", |c| text(c, "/image")).to_owned()
+        all.into_iter()
+            .flatten()
+            .find(|c| c["name"] == json!(container))
+            .map_or("unknown", |c| text(c, "/image"))
+            .to_owned()
     };
     let containers: Vec<Value> =
         summary.containers.iter().map(|c| json!({"name": c, "image": non_empty(image(c))})).collect();
@@ -89,8 +94,13 @@ pub fn mirror_status(summary: &PodSummary, images: &BTreeMap<String, String>, si
     let ready = summary.ready && silent.is_none();
     let truth = |value: bool| if value { "True" } else { "False" };
     let (reason, message) = match silent {
-        Some(since) => ("SiteSilent".to_owned(), format!("the site was not heard since {since}; this is what it last said")),
-        None if summary.leaving => ("Terminating".to_owned(), "the pod is being deleted at its site".to_owned()),
+        Some(since) => (
+            "SiteSilent".to_owned(),
+            format!("the site was not heard since {since}; this is what it last said"),
+        ),
+        None if summary.leaving => {
+            ("Terminating".to_owned(), "the pod is being deleted at its site".to_owned())
+        }
         None => (summary.reason.clone(), summary.message.clone()),
     };
     let word = |value: bool| if silent.is_some() { "Unknown" } else { truth(value) };
@@ -177,7 +187,10 @@ mod tests {
         assert_eq!(pod["metadata"]["labels"]["app"], "w");
         let route = PodRoute::of(&pod).expect("a route");
         assert_eq!(route, PodRoute { site: "edge-1".into(), namespace: "shop".into(), pod: "w-abc".into() });
-        assert_eq!(route.path("log", Some("follow=true")), "/api/v1/namespaces/shop/pods/w-abc/log?follow=true");
+        assert_eq!(
+            route.path("log", Some("follow=true")),
+            "/api/v1/namespaces/shop/pods/w-abc/log?follow=true"
+        );
         assert_eq!(PodRoute::of(&json!({"metadata": {"name": "x"}, "spec": {"nodeName": "n"}})), None);
     }
 

@@ -42,17 +42,25 @@ const WORKLOADS: [(&str, &str, Nature, &str); 6] = [
 ];
 
 /// Kinds that a pod template can name.
-pub const DEPENDENCIES: [(&str, &str); 5] =
-    [("v1", "ConfigMap"), ("v1", "Secret"), ("v1", "ServiceAccount"), ("v1", "PersistentVolumeClaim"), ("v1", "Service")];
+pub const DEPENDENCIES: [(&str, &str); 5] = [
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "ServiceAccount"),
+    ("v1", "PersistentVolumeClaim"),
+    ("v1", "Service"),
+];
 
 pub fn workloads() -> impl Iterator<Item = (&'static str, &'static str)> {
     WORKLOADS.iter().map(|(version, kind, ..)| (*version, *kind))
 }
 
 pub fn nature(api_version: &str, kind: &str) -> Nature {
-    let known = WORKLOADS.iter().find(|(v, k, ..)| *v == api_version && *k == kind).map(|(.., nature, _)| *nature);
+    let known =
+        WORKLOADS.iter().find(|(v, k, ..)| *v == api_version && *k == kind).map(|(.., nature, _)| *nature);
     // Custom resources usually stand for something that runs; the kinds Kubernetes itself brings do not.
-    let custom = api_version.split_once('/').is_some_and(|(group, _)| group.contains('.') && !group.ends_with(".k8s.io"));
+    let custom = api_version
+        .split_once('/')
+        .is_some_and(|(group, _)| group.contains('.') && !group.ends_with(".k8s.io"));
     known.unwrap_or(if custom { Nature::Unit } else { Nature::Shared })
 }
 
@@ -116,8 +124,10 @@ pub fn annotation<'a>(object: &'a Value, name: &str) -> &'a str {
 
 /// The name of the Work for one root object: readable, and different when an object of the same name is made anew.
 pub fn work_name(root: &Key, uid: &str) -> String {
-    let digest = Sha256::digest(format!("{}|{}|{}|{}|{uid}", root.api_version, root.kind, root.namespace, root.name));
-    let mut readable = format!("{}-{}", root.kind.to_lowercase(), root.name).replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "-");
+    let digest =
+        Sha256::digest(format!("{}|{}|{}|{}|{uid}", root.api_version, root.kind, root.namespace, root.name));
+    let mut readable = format!("{}-{}", root.kind.to_lowercase(), root.name)
+        .replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "-");
     readable.truncate(50);
     format!("{}-{}", readable.trim_end_matches('-'), &hex::encode(digest)[..10])
 }
@@ -130,7 +140,11 @@ mod tests {
     fn a_work_name_is_a_label_value_and_changes_with_the_uid() {
         let key = Key::new("apps/v1", "Deployment", "shop", &"Very.long_name".repeat(9));
         let name = work_name(&key, "1");
-        assert!(name.len() <= 63 && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{name}");
+        assert!(
+            name.len() <= 63
+                && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'),
+            "{name}"
+        );
         assert_ne!(name, work_name(&key, "2"));
     }
 

@@ -8,10 +8,16 @@ use crate::object::{template_pointer, text};
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideError {
     #[error("override {index}: the JSON patch cannot be read: {source}")]
-    Unreadable { index: usize, #[source] source: serde_json::Error },
+    Unreadable {
+        index: usize,
+        #[source]
+        source: serde_json::Error,
+    },
     #[error("override {index}: the JSON patch does not fit {object}: {reason}")]
     DoesNotFit { index: usize, object: String, reason: String },
-    #[error("override {index}: an override may not change what the object is (apiVersion, kind, name, namespace)")]
+    #[error(
+        "override {index}: an override may not change what the object is (apiVersion, kind, name, namespace)"
+    )]
     Identity { index: usize },
 }
 
@@ -31,7 +37,8 @@ pub fn apply<'a>(
         let before = identity(object);
         if !change.json_patch.is_empty() {
             let patch = serde_json::from_value(json!(change.json_patch));
-            let patch: json_patch::Patch = patch.map_err(|source| OverrideError::Unreadable { index, source })?;
+            let patch: json_patch::Patch =
+                patch.map_err(|source| OverrideError::Unreadable { index, source })?;
             json_patch::patch(object, &patch).map_err(|error| OverrideError::DoesNotFit {
                 index,
                 object: format!("{kind}/{}", text(object, "/metadata/name")),
@@ -70,7 +77,9 @@ fn identity(object: &Value) -> [String; 4] {
 }
 
 fn each_container(object: &mut Value, kind: &str, mut f: impl FnMut(&mut Value)) {
-    let Some(spec) = template_pointer(kind).and_then(|p| object.pointer_mut(&format!("{p}/spec"))) else { return };
+    let Some(spec) = template_pointer(kind).and_then(|p| object.pointer_mut(&format!("{p}/spec"))) else {
+        return;
+    };
     for containers in ["containers", "initContainers"] {
         spec.get_mut(containers).and_then(Value::as_array_mut).into_iter().flatten().for_each(&mut f);
     }
@@ -121,7 +130,10 @@ mod tests {
             json_patch: vec![json!({"op": "replace", "path": "/spec/replicas", "value": 5})],
             merge: Some(json!({"spec": {"paused": true}})),
             image: Some(ImageOverride { registry: "mirror.local:5000/".into() }),
-            env: vec![EnvVar { name: "A".into(), value: "1".into() }, EnvVar { name: "B".into(), value: "2".into() }],
+            env: vec![
+                EnvVar { name: "A".into(), value: "1".into() },
+                EnvVar { name: "B".into(), value: "2".into() },
+            ],
             labels: [("tier".into(), "edge".into())].into(),
             ..Default::default()
         };
@@ -149,15 +161,23 @@ mod tests {
 
     #[test]
     fn an_override_says_why_it_does_not_fit_and_never_renames() {
-        let missing = Override { json_patch: vec![json!({"op": "remove", "path": "/spec/nothing"})], ..Default::default() };
+        let missing = Override {
+            json_patch: vec![json!({"op": "remove", "path": "/spec/nothing"})],
+            ..Default::default()
+        };
         assert!(run(missing).expect_err("no such field").to_string().contains("override 0"));
-        let rename = Override { merge: Some(json!({"metadata": {"namespace": "kube-system"}})), ..Default::default() };
+        let rename =
+            Override { merge: Some(json!({"metadata": {"namespace": "kube-system"}})), ..Default::default() };
         assert!(matches!(run(rename), Err(OverrideError::Identity { index: 0 })));
     }
 
     #[test]
     fn an_override_for_other_kinds_leaves_the_root_alone() {
-        let change = Override { kinds: vec!["ConfigMap".into()], labels: [("a".into(), "b".into())].into(), ..Default::default() };
+        let change = Override {
+            kinds: vec!["ConfigMap".into()],
+            labels: [("a".into(), "b".into())].into(),
+            ..Default::default()
+        };
         assert_eq!(run(change).expect("fits"), deployment());
     }
 }

@@ -18,20 +18,61 @@ use crate::status::{self, Word};
 /// One thing to do at the hub's API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    CreateWork { site: String, name: String, spec: Box<WorkSpec>, parts: Vec<(String, i64)> },
+    CreateWork {
+        site: String,
+        name: String,
+        spec: Box<WorkSpec>,
+        parts: Vec<(String, i64)>,
+    },
     /// A new spec for a Work that exists.
-    UpdateWork { site: String, name: String, version: String, spec: Box<WorkSpec>, parts: Vec<(String, i64)> },
-    DeleteWork { site: String, name: String, uid: String },
+    UpdateWork {
+        site: String,
+        name: String,
+        version: String,
+        spec: Box<WorkSpec>,
+        parts: Vec<(String, i64)>,
+    },
+    DeleteWork {
+        site: String,
+        name: String,
+        uid: String,
+    },
     /// A merge patch of the root's status.
-    PatchStatus { key: Key, patch: Value },
+    PatchStatus {
+        key: Key,
+        patch: Value,
+    },
     /// Binds a pod of the hub to the site it goes to.
-    Bind { key: Key, site: String },
-    CreatePod { pod: Value, status: Value },
-    PatchPod { namespace: String, name: String, patch: Value },
-    DeletePod { namespace: String, name: String, uid: String },
+    Bind {
+        key: Key,
+        site: String,
+    },
+    CreatePod {
+        pod: Value,
+        status: Value,
+    },
+    PatchPod {
+        namespace: String,
+        name: String,
+        patch: Value,
+    },
+    DeletePod {
+        namespace: String,
+        name: String,
+        uid: String,
+    },
     /// Deletes a pod at its site, because its mirror was deleted at the hub.
-    DeleteAtSite { site: String, namespace: String, pod: String },
-    Tell { key: Key, warning: bool, reason: &'static str, message: String },
+    DeleteAtSite {
+        site: String,
+        namespace: String,
+        pod: String,
+    },
+    Tell {
+        key: Key,
+        warning: bool,
+        reason: &'static str,
+        message: String,
+    },
 }
 
 /// What to do, and what to remember.
@@ -50,10 +91,18 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     let root = index.objects.get(key).cloned().filter(|r| text(r, "/metadata/deletionTimestamp").is_empty());
     let works: Vec<(String, Arc<Work>)> = index.works_of(key).map(|(s, w)| (s.clone(), w.clone())).collect();
     settle_tombstones(index, &works, &mut plan);
-    let controlled = |root: &Value| root.pointer("/metadata/ownerReferences").is_some_and(|o| o.as_array().is_some_and(|a| !a.is_empty()));
+    let controlled = |root: &Value| {
+        root.pointer("/metadata/ownerReferences").is_some_and(|o| o.as_array().is_some_and(|a| !a.is_empty()))
+    };
     let Some(root) = root.filter(|r| !controlled(r)) else {
         let gone = index.objects.get(key).is_none_or(|r| !text(r, "/metadata/deletionTimestamp").is_empty());
-        bury(index, &works, if gone { "deleted at the hub" } else { "owned by another object" }, false, &mut plan);
+        bury(
+            index,
+            &works,
+            if gone { "deleted at the hub" } else { "owned by another object" },
+            false,
+            &mut plan,
+        );
         mirrors(index, key, None, &works, now, &mut plan);
         return plan;
     };
@@ -99,7 +148,10 @@ fn settle_tombstones(index: &Index, works: &[(String, Arc<Work>)], plan: &mut Pl
     for (site, work) in works {
         let (Some(tombstone), Some(name)) = (&work.spec.tombstone, &work.metadata.name) else { continue };
         let done = work.condition("Removed").is_some_and(|c| c.status == "True")
-            && work.status.as_ref().is_some_and(|s| s.observed_generation >= work.metadata.generation.unwrap_or(0));
+            && work
+                .status
+                .as_ref()
+                .is_some_and(|s| s.observed_generation >= work.metadata.generation.unwrap_or(0));
         let void = tombstone.epoch < index.hub.epoch && index.restored;
         if done || void || !index.sites.contains_key(site) {
             let uid = work.metadata.uid.clone().unwrap_or_default();
@@ -119,8 +171,12 @@ fn bury(index: &Index, works: &[(String, Arc<Work>)], reason: &str, keep: bool, 
 
 fn entomb(index: &Index, site: &str, work: &Work, reason: &str, keep: bool) -> Action {
     let mut spec = work.spec.clone();
-    spec.tombstone =
-        Some(Tombstone { hub: index.hub.id.clone(), epoch: index.hub.epoch, reason: reason.to_owned(), keep });
+    spec.tombstone = Some(Tombstone {
+        hub: index.hub.id.clone(),
+        epoch: index.hub.epoch,
+        reason: reason.to_owned(),
+        keep,
+    });
     spec.hub.epoch = index.hub.epoch;
     update(site, work, spec, Vec::new())
 }
@@ -154,18 +210,23 @@ fn propagate(
     for (site, work) in works {
         let stays = current(work) && decided.sites.contains_key(site);
         if !stays && work.spec.tombstone.is_none() {
-            let reason = if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
+            let reason =
+                if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
             plan.actions.push(entomb(index, site, work, reason, false));
             plan.moved = true;
         }
     }
     // With at-most-once, nothing grows anywhere while something may still run elsewhere.
-    let held_back = placement.failover.at_most_once && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
+    let held_back = placement.failover.at_most_once
+        && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
     let ordinals = ordinals(decided, works, &name);
     let hub = {
         let mut hub = index.hub.clone();
-        let came: Vec<String> =
-            annotation(root, crate::render::PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).map(str::to_owned).collect();
+        let came: Vec<String> = annotation(root, crate::render::PATH_ANNOTATION)
+            .split(',')
+            .filter(|h| !h.is_empty())
+            .map(str::to_owned)
+            .collect();
         hub.path = came.into_iter().chain([hub.id.clone()]).collect();
         hub
     };
@@ -238,7 +299,10 @@ fn may_still_run(index: &Index, site: &str, work: &Work, decided: &Decided, now:
 fn ordinals(decided: &Decided, works: &[(String, Arc<Work>)], name: &str) -> BTreeMap<String, i64> {
     const BLOCK: i64 = 1000;
     let mut starts: BTreeMap<String, i64> = BTreeMap::new();
-    for (site, work) in works.iter().filter(|(s, w)| decided.sites.contains_key(s) && w.metadata.name.as_deref() == Some(name)) {
+    for (site, work) in works
+        .iter()
+        .filter(|(s, w)| decided.sites.contains_key(s) && w.metadata.name.as_deref() == Some(name))
+    {
         starts.insert(site.clone(), number(&work.spec.object, "/spec/ordinals/start"));
     }
     for site in decided.sites.keys() {
@@ -287,7 +351,10 @@ fn observe(
     };
     status = status::with_condition(status, root, value, reason, &message, now_text);
     let told = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    let told = told.into_iter().find(|c| c["type"] == "Placed").map(|c| (text(c, "/status").to_owned(), text(c, "/message").to_owned()));
+    let told = told
+        .into_iter()
+        .find(|c| c["type"] == "Placed")
+        .map(|c| (text(c, "/status").to_owned(), text(c, "/message").to_owned()));
     let free = matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet");
     if free && told != Some((value.to_owned(), message.clone())) {
         let (key, warning) = (key.clone(), value != "True");
@@ -311,7 +378,14 @@ fn observe(
 }
 
 /// Pods of the sites as pods of the hub.
-fn mirrors(index: &Index, key: &Key, root: Option<&Object>, works: &[(String, Arc<Work>)], now: i64, plan: &mut Plan) {
+fn mirrors(
+    index: &Index,
+    key: &Key,
+    root: Option<&Object>,
+    works: &[(String, Arc<Work>)],
+    now: i64,
+    plan: &mut Plan,
+) {
     // A pod of the hub is its own mirror.
     if key.kind == "Pod" {
         return;
@@ -359,7 +433,8 @@ pub fn remove_mirror(pod: &Value) -> Action {
 }
 
 fn images(object: &Value, kind: &str) -> BTreeMap<String, String> {
-    let pointer = crate::object::template_pointer(kind).map(|p| format!("{p}/spec/containers")).unwrap_or_default();
+    let pointer =
+        crate::object::template_pointer(kind).map(|p| format!("{p}/spec/containers")).unwrap_or_default();
     let containers = object.pointer(&pointer).and_then(Value::as_array).into_iter().flatten();
     containers.map(|c| (text(c, "/name").to_owned(), text(c, "/image").to_owned())).collect()
 }
@@ -368,3 +443,7 @@ fn images(object: &Value, kind: &str) -> BTreeMap<String, String> {
 pub fn parts_annotation(parts: &[(String, i64)]) -> Option<(String, String)> {
     (!parts.is_empty()).then(|| (PARTS_ANNOTATION.to_owned(), json!(parts).to_string()))
 }
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -68,7 +68,10 @@ fn pod_spec(spec: &Value, add: &mut impl FnMut(&str, &str)) {
 }
 
 /// Services of the namespace whose selector fits the root's pods.
-pub fn selecting_services<'a>(root: &Value, services: impl Iterator<Item = (&'a Key, &'a Object)>) -> BTreeSet<Key> {
+pub fn selecting_services<'a>(
+    root: &Value,
+    services: impl Iterator<Item = (&'a Key, &'a Object)>,
+) -> BTreeSet<Key> {
     let Some(pointer) = template_pointer(text(root, "/kind")) else { return BTreeSet::new() };
     let labels = strings(root, &format!("{pointer}/metadata/labels"));
     let fits = |service: &Value| {
@@ -81,7 +84,9 @@ pub fn selecting_services<'a>(root: &Value, services: impl Iterator<Item = (&'a 
 /// Do the pods keep data on their node's own disk? Claims of a StatefulSet and claims that are named count as such
 /// when nothing says that their storage is shared between nodes.
 pub fn local_volumes(root: &Value, claim: impl Fn(&str) -> Option<Object>) -> bool {
-    let shared = |claim: &Value| list(claim, "/spec/accessModes").iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany");
+    let shared = |claim: &Value| {
+        list(claim, "/spec/accessModes").iter().any(|m| m == "ReadWriteMany" || m == "ReadOnlyMany")
+    };
     if list(root, "/spec/volumeClaimTemplates").iter().any(|template| !shared(template)) {
         return true;
     }
@@ -114,11 +119,20 @@ mod tests {
 
     #[test]
     fn everything_a_pod_template_names_is_found() {
-        let found: Vec<String> = named(&deployment()).into_iter().map(|k| format!("{}/{}", k.kind, k.name)).collect();
+        let found: Vec<String> =
+            named(&deployment()).into_iter().map(|k| format!("{}/{}", k.kind, k.name)).collect();
         assert_eq!(
             found,
-            ["ConfigMap/env", "ConfigMap/files", "PersistentVolumeClaim/data", "Secret/init", "Secret/proj", "Secret/pull",
-                "Secret/tls", "ServiceAccount/runner"]
+            [
+                "ConfigMap/env",
+                "ConfigMap/files",
+                "PersistentVolumeClaim/data",
+                "Secret/init",
+                "Secret/proj",
+                "Secret/pull",
+                "Secret/tls",
+                "ServiceAccount/runner"
+            ]
         );
     }
 
@@ -139,7 +153,8 @@ mod tests {
         let claim = |mode: &str| Some(Arc::new(json!({"spec": {"accessModes": [mode]}})));
         assert!(local_volumes(&deployment(), |_| claim("ReadWriteOnce")));
         assert!(!local_volumes(&deployment(), |_| claim("ReadWriteMany")));
-        let plain = json!({"kind": "Deployment", "spec": {"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}});
+        let plain =
+            json!({"kind": "Deployment", "spec": {"template": {"spec": {"volumes": [{"emptyDir": {}}]}}}});
         assert!(!local_volumes(&plain, |_| None));
     }
 }

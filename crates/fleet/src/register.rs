@@ -21,11 +21,18 @@ pub enum Policy {
     /// Not for this signer, or done already.
     Ignore,
     /// A new site, with the id of the token it came with.
-    Join { site: String, token: String },
+    Join {
+        site: String,
+        token: String,
+    },
     /// A site that is known asks for a fresh certificate.
-    Renew { site: String },
+    Renew {
+        site: String,
+    },
     /// Approved; to be signed.
-    Sign { site: String },
+    Sign {
+        site: String,
+    },
     Deny(String),
 }
 
@@ -43,8 +50,11 @@ pub fn policy(request: &Request) -> Policy {
         Ok(name) => name,
         Err(error) => return Policy::Deny(error.to_string()),
     };
-    let Some(site) = names::site_of_user(&name).filter(|s| names::valid_site_name(s)).map(str::to_owned) else {
-        return Policy::Deny(format!("{name:?} is no name for a site; it must be system:site:<name>, at most 40 of a-z, 0-9, -"));
+    let Some(site) = names::site_of_user(&name).filter(|s| names::valid_site_name(s)).map(str::to_owned)
+    else {
+        return Policy::Deny(format!(
+            "{name:?} is no name for a site; it must be system:site:<name>, at most 40 of a-z, 0-9, -"
+        ));
     };
     if conditions.iter().any(|c| c.type_ == "Approved") {
         return Policy::Sign { site };
@@ -55,7 +65,9 @@ pub fn policy(request: &Request) -> Policy {
     }
     let groups = request.spec.groups.clone().unwrap_or_default();
     match user.strip_prefix("system:bootstrap:") {
-        Some(token) if groups.iter().any(|g| g == names::JOIN_GROUP) => Policy::Join { site, token: token.to_owned() },
+        Some(token) if groups.iter().any(|g| g == names::JOIN_GROUP) => {
+            Policy::Join { site, token: token.to_owned() }
+        }
         _ => Policy::Deny(format!("{user} may not ask for the certificate of site {site}")),
     }
 }
@@ -64,18 +76,40 @@ pub async fn run(config: Arc<FleetConfig>) {
     let api: Api<Request> = Api::all(config.client.clone());
     let selector = watcher::Config::default().fields(&format!("spec.signerName={}", names::SIGNER));
     let mut requests = Box::pin(watcher(api, selector).default_backoff().applied_objects());
+    // Ends with this task.
+    let mut later = tokio::task::JoinSet::new();
     loop {
         match requests.try_next().await {
             Ok(Some(request)) => {
                 let name = request.name_any();
                 if let Err(error) = handle(&config, &request).await {
                     tracing::warn!(request = name, %error, "a signing request waits");
+                    let config = config.clone();
+                    later.spawn(async move { again(&config, &name).await });
                 }
+                while later.try_join_next().is_some() {}
             }
             Ok(None) => return,
             Err(error) => tracing::debug!(%error, "watch of signing requests interrupted"),
         }
     }
+}
+
+/// Tries a request again until it is settled; what stood in the way (a namespace that is still going, a conflict) passes.
+async fn again(config: &FleetConfig, name: &str) {
+    let api: Api<Request> = Api::all(config.client.clone());
+    for _ in 0..60 {
+        tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+        match api.get_opt(name).await {
+            Ok(Some(request)) => match handle(config, &request).await {
+                Ok(()) => return,
+                Err(error) => tracing::debug!(request = name, %error, "a signing request still waits"),
+            },
+            Ok(None) => return,
+            Err(error) => tracing::debug!(request = name, %error, "a signing request cannot be read"),
+        }
+    }
+    tracing::warn!(request = name, "a signing request was given up");
 }
 
 async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
@@ -85,7 +119,12 @@ async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
         Policy::Renew { site } => {
             let known: Api<Site> = Api::all(config.client.clone());
             if known.get_opt(&site).await?.is_none() {
-                return deny(config, request, &format!("this hub does not know site {site}; join again with a new token")).await;
+                return deny(
+                    config,
+                    request,
+                    &format!("this hub does not know site {site}; join again with a new token"),
+                )
+                .await;
             }
             approve(config, request, "Renewal", "asked for by the site itself").await
         }
@@ -97,7 +136,9 @@ async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
 async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) -> Result<(), Error> {
     let sites: Api<Site> = Api::all(config.client.clone());
     if sites.get_opt(site).await?.is_some() {
-        let why = format!("there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name");
+        let why = format!(
+            "there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name"
+        );
         return deny(config, request, &why).await;
     }
     let spec: SiteSpec = annotation(request, names::SITE_SPEC_ANNOTATION);
@@ -126,12 +167,19 @@ fn annotation<T: serde::de::DeserializeOwned + Default>(request: &Request, name:
     text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-async fn condition(config: &FleetConfig, request: &Request, kind: &str, reason: &str, message: &str) -> Result<(), Error> {
+async fn condition(
+    config: &FleetConfig,
+    request: &Request,
+    kind: &str,
+    reason: &str,
+    message: &str,
+) -> Result<(), Error> {
     let api: Api<Request> = Api::all(config.client.clone());
     let mut changed = request.clone();
     changed.metadata.managed_fields = None;
-    let condition = serde_json::from_value(json!({"type": kind, "status": "True", "reason": reason, "message": message}))
-        .map_err(Error::SerdeError)?;
+    let condition =
+        serde_json::from_value(json!({"type": kind, "status": "True", "reason": reason, "message": message}))
+            .map_err(Error::SerdeError)?;
     changed.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
     api.replace_subresource("approval", &request.name_any(), &PostParams::default(), &changed).await.map(drop)
 }
@@ -152,20 +200,33 @@ async fn approve(config: &FleetConfig, request: &Request, reason: &str, message:
 }
 
 async fn deny(config: &FleetConfig, request: &Request, why: &str) -> Result<(), Error> {
-    tracing::warn!(request = request.name_any(), user = request.spec.username, why, "a signing request was denied");
+    tracing::warn!(
+        request = request.name_any(),
+        user = request.spec.username,
+        why,
+        "a signing request was denied"
+    );
     condition(config, request, "Denied", "Policy", why).await
 }
 
 /// Makes the site known if it is new, then signs.
 async fn issue(config: &FleetConfig, request: &Request, site: &str) -> Result<(), Error> {
     let identity = known_identity(config, request, site).await?;
+    crate::sites::equip(&config.client, site, &identity).await?;
     let pem = String::from_utf8_lossy(&request.spec.request.0).into_owned();
     let now = jiff::Timestamp::now().as_second();
-    let certificate =
-        match sign::sign(&pem, site, &identity, &config.ca_cert, &config.ca_key, now, config.certificate_life) {
-            Ok(certificate) => certificate,
-            Err(error) => return deny(config, request, &error.to_string()).await,
-        };
+    let certificate = match sign::sign(
+        &pem,
+        site,
+        &identity,
+        &config.ca_cert,
+        &config.ca_key,
+        now,
+        config.certificate_life,
+    ) {
+        Ok(certificate) => certificate,
+        Err(error) => return deny(config, request, &error.to_string()).await,
+    };
     let api: Api<Request> = Api::all(config.client.clone());
     let mut signed = request.clone();
     signed.metadata.managed_fields = None;
@@ -183,7 +244,8 @@ async fn known_identity(config: &FleetConfig, request: &Request, site: &str) -> 
             return Ok(identity.clone());
         }
         let identity = uuid::Uuid::new_v4().simple().to_string();
-        let patch = Patch::Merge(json!({"metadata": {"annotations": {names::IDENTITY_ANNOTATION: identity}}}));
+        let patch =
+            Patch::Merge(json!({"metadata": {"annotations": {names::IDENTITY_ANNOTATION: identity}}}));
         api.patch(site, &PatchParams::default(), &patch).await?;
         return Ok(identity);
     }
@@ -197,7 +259,6 @@ async fn known_identity(config: &FleetConfig, request: &Request, site: &str) -> 
         ..Default::default()
     };
     api.create(&PostParams::default(), &new).await?;
-    crate::sites::equip(&config.client, site, &identity).await?;
     Ok(identity)
 }
 

@@ -18,7 +18,9 @@ const LEASE_SECONDS: i64 = 40;
 pub enum RenderError {
     #[error(transparent)]
     Override(#[from] OverrideError),
-    #[error("{object} with what it needs is {size} bytes, a Work holds {MOST}; move large files out of ConfigMaps and Secrets")]
+    #[error(
+        "{object} with what it needs is {size} bytes, a Work holds {MOST}; move large files out of ConfigMaps and Secrets"
+    )]
     TooLarge { object: String, size: usize },
 }
 
@@ -48,7 +50,9 @@ pub fn render(
     let uid = text(root, "/metadata/uid");
     let work = work_name(&key, uid);
     let mine = || {
-        let matches = |o: &&tombolo_api::Override| o.sites.matches(target.site, target.spec, target.labels, target.groups);
+        let matches = |o: &&tombolo_api::Override| {
+            o.sites.matches(target.site, target.spec, target.labels, target.groups)
+        };
         placement.overrides.iter().enumerate().filter(move |(_, o)| matches(o))
     };
     let adopt = placement.adopt || annotation(root, names::ADOPT_ANNOTATION) == "true";
@@ -152,7 +156,8 @@ fn delegated(placement: &PlacementSpec, key: &Key, target: &Target<'_>, _work: &
     spec["sites"] = json!({});
     spec["overrides"] = json!([]);
     if !weights.is_empty() && nature(&key.api_version, &key.kind) == Nature::Replicated {
-        spec["replicas"] = json!({"mode": spec["replicas"]["mode"], "divideBy": "Weight", "weights": weights});
+        spec["replicas"] =
+            json!({"mode": spec["replicas"]["mode"], "divideBy": "Weight", "weights": weights});
     }
     spec
 }

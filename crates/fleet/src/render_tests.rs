@@ -19,10 +19,22 @@ fn hub() -> HubRef {
 #[test]
 fn a_work_carries_the_site_s_share_the_generation_and_what_is_needed() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
-    let need = Arc::new(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "shop", "uid": "x"}, "data": {"a": "b"}}));
-    let work = render(&root("Deployment"), &[need], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub()).expect("fits");
-    assert_eq!((work.replicas, work.object["spec"]["replicas"].as_i64(), work.root.generation), (Some(2), Some(2), 4));
-    assert_eq!(work.with, [json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "shop"}, "data": {"a": "b"}})]);
+    let need = Arc::new(
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "shop", "uid": "x"}, "data": {"a": "b"}}),
+    );
+    let work =
+        render(&root("Deployment"), &[need], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub())
+            .expect("fits");
+    assert_eq!(
+        (work.replicas, work.object["spec"]["replicas"].as_i64(), work.root.generation),
+        (Some(2), Some(2), 4)
+    );
+    assert_eq!(
+        work.with,
+        [
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "shop"}, "data": {"a": "b"}})
+        ]
+    );
     let name = work_name(&Key::of(&root("Deployment")).expect("named"), "u1");
     assert_eq!(work.object.pointer("/spec/template/metadata/labels/tombolo.dev~1work"), Some(&json!(name)));
     assert_eq!(work.object.get("status"), None);
@@ -32,14 +44,17 @@ fn a_work_carries_the_site_s_share_the_generation_and_what_is_needed() {
 fn replicas_are_left_out_where_the_site_scales() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
     let placement = PlacementSpec { site_scales: true, ..Default::default() };
-    let work = render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
+    let work =
+        render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
     assert_eq!((work.replicas, work.object["spec"].get("replicas")), (None, None));
 }
 
 #[test]
 fn pods_of_a_divided_stateful_set_are_numbered_over_all_sites() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
-    let work = render(&root("StatefulSet"), &[], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub()).expect("fits");
+    let work =
+        render(&root("StatefulSet"), &[], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub())
+            .expect("fits");
     assert_eq!(work.object["spec"]["ordinals"], json!({"start": 3}));
 }
 
@@ -47,7 +62,8 @@ fn pods_of_a_divided_stateful_set_are_numbered_over_all_sites() {
 fn what_is_taken_over_keeps_its_template() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
     let placement = PlacementSpec { adopt: true, ..Default::default() };
-    let work = render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
+    let work =
+        render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
     assert_eq!(work.object.pointer("/spec/template/metadata/labels"), Some(&json!({"app": "web"})));
 }
 
@@ -60,7 +76,8 @@ fn overrides_for_other_sites_do_not_count() {
         ..Default::default()
     };
     let placement = PlacementSpec { overrides: vec![change("b"), change("a")], ..Default::default() };
-    let work = render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
+    let work =
+        render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 2), &hub()).expect("fits");
     assert_eq!(work.object["metadata"]["labels"], json!({"for": "a"}));
 }
 
@@ -70,7 +87,10 @@ fn a_hub_below_gets_the_part_of_the_placement_it_must_decide() {
     let parts = [("edge:north".to_owned(), 4), ("cloud:south".to_owned(), 2)];
     let mut target = target(&spec, &labels, 6);
     target.parts = &parts;
-    let placement = PlacementSpec { sites: SiteSelector { names: vec!["a".into()], ..Default::default() }, ..Default::default() };
+    let placement = PlacementSpec {
+        sites: SiteSelector { names: vec!["a".into()], ..Default::default() },
+        ..Default::default()
+    };
     let work = render(&root("Deployment"), &[], &placement, &target, &hub()).expect("fits");
     let given = work.with.last().expect("a Placement");
     assert_eq!(given["kind"], "Placement");
@@ -83,7 +103,9 @@ fn a_hub_below_gets_the_part_of_the_placement_it_must_decide() {
 fn a_work_that_is_too_large_is_refused_with_its_size() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
     let need = Arc::new(json!({"kind": "ConfigMap", "data": {"a": "x".repeat(MOST)}}));
-    let error = render(&root("Deployment"), &[need], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub()).expect_err("too large");
+    let error =
+        render(&root("Deployment"), &[need], &PlacementSpec::default(), &target(&spec, &labels, 2), &hub())
+            .expect_err("too large");
     assert!(error.to_string().contains("deployment/web in shop"), "{error}");
 }
 
@@ -92,7 +114,11 @@ fn an_at_most_once_pod_carries_its_deadline() {
     let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
     let mut placement = PlacementSpec::default();
     placement.failover.at_most_once = true;
-    let work = render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 1), &hub()).expect("fits");
+    let work =
+        render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 1), &hub()).expect("fits");
     assert_eq!(work.lease, Some(LeaseTerms { seconds: 40, stop_seconds: 30 }));
-    assert_eq!(work.object.pointer("/spec/template/metadata/annotations/tombolo.dev~1at-most-once-seconds"), Some(&json!("40")));
+    assert_eq!(
+        work.object.pointer("/spec/template/metadata/annotations/tombolo.dev~1at-most-once-seconds"),
+        Some(&json!("40"))
+    );
 }

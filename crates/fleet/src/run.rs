@@ -99,25 +99,54 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
     let plain = watcher::Config::default;
     let follow = || known.clone();
     let sites = Api::<Site>::all(client.clone());
-    spawn(&term, follow().follow(sites, "Site", plain(), Index::put_site, |i, s| i.drop_site(&s.name_any()), |s| s.status = None));
+    spawn(
+        &term,
+        follow().follow(
+            sites,
+            "Site",
+            plain(),
+            Index::put_site,
+            |i, s| i.drop_site(&s.name_any()),
+            |s| s.status = None,
+        ),
+    );
     let groups = Api::<SiteGroup>::all(client.clone());
-    spawn(&term, follow().follow(groups, "SiteGroup", plain(), Index::put_group, |i, g| i.drop_group(&g.name_any()), |_| {}));
+    spawn(
+        &term,
+        follow().follow(
+            groups,
+            "SiteGroup",
+            plain(),
+            Index::put_group,
+            |i, g| i.drop_group(&g.name_any()),
+            |_| {},
+        ),
+    );
     let placements = Api::<Placement>::all(client.clone());
-    let forget = |i: &mut Index, p: &Placement| i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
+    let forget =
+        |i: &mut Index, p: &Placement| i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
     spawn(&term, follow().follow(placements, "Placement", plain(), Index::put_placement, forget, |_| {}));
     let works = Api::<Work>::all(client.clone());
     let light = |w: &mut Work| {
         (w.spec.object, w.spec.with, w.status) = (serde_json::Value::Null, Vec::new(), None);
     };
-    spawn(&term, follow().follow(works, "Work", plain().page_size(200), Index::put_work, Index::drop_work, light));
+    spawn(
+        &term,
+        follow().follow(works, "Work", plain().page_size(200), Index::put_work, Index::drop_work, light),
+    );
     let leases = plain().fields(&format!("metadata.name={}", names::SITE_LEASE));
-    spawn(&term, follow().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}, |_| {}));
+    spawn(
+        &term,
+        follow().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}, |_| {}),
+    );
     spawn(&term, known.clone().follow_mirrors(client.clone()));
-    let ours = ["Site", "SiteGroup", "Placement", "Work", "Lease", "Mirror"].map(|k| (names::GROUP.to_owned(), k.to_owned()));
+    let ours = ["Site", "SiteGroup", "Placement", "Work", "Lease", "Mirror"]
+        .map(|k| (names::GROUP.to_owned(), k.to_owned()));
     known.wait_synced(&ours).await;
     let mut watched = HashSet::new();
     watch_kinds(&config, &known, &term, &mut watched);
-    let first: Vec<(String, String)> = workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
+    let first: Vec<(String, String)> =
+        workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
     known.wait_synced(&first).await;
     known.index.lock().mark_all();
     steer(config, known, term, watched).await;
@@ -125,13 +154,21 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
 }
 
 fn put_lease(index: &mut Index, lease: Lease) {
-    let Some(site) = lease.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned) else { return };
+    let Some(site) = lease.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned)
+    else {
+        return;
+    };
     let renewed = lease.spec.and_then(|s| s.renew_time).map_or(0, |t| t.0.as_second());
     index.heard(&site, renewed, now());
 }
 
 /// Watches every kind that is placed, named by a placement, or already at a site.
-fn watch_kinds(config: &Arc<FleetConfig>, known: &Arc<Known>, term: &CancellationToken, watched: &mut HashSet<(String, String)>) {
+fn watch_kinds(
+    config: &Arc<FleetConfig>,
+    known: &Arc<Known>,
+    term: &CancellationToken,
+    watched: &mut HashSet<(String, String)>,
+) {
     let mut wanted: HashSet<(String, String)> =
         workloads().chain(DEPENDENCIES).map(|(v, k)| (v.to_owned(), k.to_owned())).collect();
     wanted.extend(known.index.lock().kinds.iter().cloned());
@@ -143,7 +180,12 @@ fn watch_kinds(config: &Arc<FleetConfig>, known: &Arc<Known>, term: &Cancellatio
 }
 
 /// The loop: plan for what changed, act, look at the clock.
-async fn steer(config: Arc<FleetConfig>, known: Arc<Known>, term: CancellationToken, mut watched: HashSet<(String, String)>) {
+async fn steer(
+    config: Arc<FleetConfig>,
+    known: Arc<Known>,
+    term: CancellationToken,
+    mut watched: HashSet<(String, String)>,
+) {
     let mut acting: JoinSet<(Key, bool)> = JoinSet::new();
     let mut active: HashSet<Key> = HashSet::new();
     let mut again: HashSet<Key> = HashSet::new();
@@ -244,8 +286,14 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
 }
 
 /// The clock's part: who is lost, who is back, who leaves; nodes and conditions that show it.
-async fn look(config: &Arc<FleetConfig>, known: &Arc<Known>, lost: &mut BTreeMap<String, bool>, shown: &mut HashMap<String, String>) {
-    let tied: HashMap<String, crate::tunnels::Tied> = config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
+async fn look(
+    config: &Arc<FleetConfig>,
+    known: &Arc<Known>,
+    lost: &mut BTreeMap<String, bool>,
+    shown: &mut HashMap<String, String>,
+) {
+    let tied: HashMap<String, crate::tunnels::Tied> =
+        config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
     let time = now();
     let (sites, hub, orphans) = {
         let mut index = known.index.lock();

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use rcgen::{CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
+use rcgen::{
+    CertificateSigningRequestParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
 use tombolo_api::names;
 
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +95,16 @@ mod tests {
     fn a_certificate_carries_what_the_hub_says_and_nothing_the_site_asked_for() {
         let (cert, key) = ca();
         let now = 1_800_000_000;
-        let pem = sign(&request("system:site:a", &["system:masters"]), "a", "i1", &cert, &key, now, Duration::from_secs(3600)).expect("signed");
+        let pem = sign(
+            &request("system:site:a", &["system:masters"]),
+            "a",
+            "i1",
+            &cert,
+            &key,
+            now,
+            Duration::from_secs(3600),
+        )
+        .expect("signed");
         let chain = tombolo_tunnel::tls::certificates(pem.as_bytes(), "x").expect("one");
         let identity = tombolo_tunnel::identity_of(&chain[0]).expect("an identity");
         assert_eq!(identity.user, "system:site:a");

@@ -37,16 +37,29 @@ fn equipment(site: &str, identity: &str) -> Vec<Value> {
     let labels = json!({names::SITE_LABEL: site});
     vec![
         json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}),
-        role("Role", json!({"name": "tombolo:site", "namespace": namespace}), json!([
-            {"apiGroups": [names::GROUP], "resources": ["works"], "verbs": ["get", "list", "watch"]},
-            {"apiGroups": [names::GROUP], "resources": ["works/status"], "verbs": ["get", "patch", "update"]},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
-        ])),
-        binding("RoleBinding", json!({"name": "tombolo:site", "namespace": namespace}), "Role", "tombolo:site"),
-        role("ClusterRole", json!({"name": own, "labels": labels}), json!([
-            {"apiGroups": [names::GROUP], "resources": ["sites"], "resourceNames": [site], "verbs": ["get"]},
-            {"apiGroups": [names::GROUP], "resources": ["sites/status"], "resourceNames": [site], "verbs": ["get", "patch", "update"]},
-        ])),
+        role(
+            "Role",
+            json!({"name": "tombolo:site", "namespace": namespace}),
+            json!([
+                {"apiGroups": [names::GROUP], "resources": ["works"], "verbs": ["get", "list", "watch"]},
+                {"apiGroups": [names::GROUP], "resources": ["works/status"], "verbs": ["get", "patch", "update"]},
+                {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]},
+            ]),
+        ),
+        binding(
+            "RoleBinding",
+            json!({"name": "tombolo:site", "namespace": namespace}),
+            "Role",
+            "tombolo:site",
+        ),
+        role(
+            "ClusterRole",
+            json!({"name": own, "labels": labels}),
+            json!([
+                {"apiGroups": [names::GROUP], "resources": ["sites"], "resourceNames": [site], "verbs": ["get"]},
+                {"apiGroups": [names::GROUP], "resources": ["sites/status"], "resourceNames": [site], "verbs": ["get", "patch", "update"]},
+            ]),
+        ),
         binding("ClusterRoleBinding", json!({"name": own, "labels": labels}), "ClusterRole", &own),
     ]
 }
@@ -54,7 +67,9 @@ fn equipment(site: &str, identity: &str) -> Vec<Value> {
 /// Condition `Ready` of a site.
 pub fn ready(silent_since: Option<&str>, now: &str) -> Condition {
     let (status, reason, message) = match silent_since {
-        Some(since) => ("False", "Silent", format!("not heard since {since}; what is shown of it is what it last said")),
+        Some(since) => {
+            ("False", "Silent", format!("not heard since {since}; what is shown of it is what it last said"))
+        }
         None => ("True", "Tied", "heard within its lease".to_owned()),
     };
     Condition {
@@ -77,14 +92,21 @@ pub fn node(site: &Site) -> Value {
         "tombolo.dev/tier": tier(site.spec.tier),
         format!("node-role.kubernetes.io/{}", tier(site.spec.tier)): "",
     });
-    for (label, value) in
-        [("topology.kubernetes.io/region", &location.region), ("topology.kubernetes.io/zone", &location.zone), ("tombolo.dev/jurisdiction", &location.jurisdiction)]
-    {
+    for (label, value) in [
+        ("topology.kubernetes.io/region", &location.region),
+        ("topology.kubernetes.io/zone", &location.zone),
+        ("tombolo.dev/jurisdiction", &location.jurisdiction),
+    ] {
         if let Some(value) = value {
             labels[label] = json!(value);
         }
     }
-    let taints: Vec<Value> = site.spec.taints.iter().map(|t| json!({"key": t.key, "value": t.value, "effect": t.effect})).collect();
+    let taints: Vec<Value> = site
+        .spec
+        .taints
+        .iter()
+        .map(|t| json!({"key": t.key, "value": t.value, "effect": t.effect}))
+        .collect();
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
         "spec": {"taints": taints, "unschedulable": site.spec.unschedulable}})
 }
@@ -108,7 +130,12 @@ pub fn node_status(site: &Site, ready: &Condition, now: &str) -> Value {
 }
 
 /// Brings Site condition, Node and latency in line with what is known; writes only differences.
-pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>, tied: Option<&Tied>) -> Result<(), Error> {
+pub async fn show(
+    config: &FleetConfig,
+    site: &Site,
+    silent_since: Option<&str>,
+    tied: Option<&Tied>,
+) -> Result<(), Error> {
     let name = site.name_any();
     let now = crate::now_text();
     let status = site.status.clone().unwrap_or_default();
@@ -123,7 +150,8 @@ pub async fn show(config: &FleetConfig, site: &Site, silent_since: Option<&str>,
     }
     // Round trips wander; only a change that matters is written.
     if let Some(rtt) = tied.and_then(|t| t.rtt) {
-        let old: f64 = status.latency.as_deref().and_then(|l| l.trim_end_matches("ms").parse().ok()).unwrap_or(0.0);
+        let old: f64 =
+            status.latency.as_deref().and_then(|l| l.trim_end_matches("ms").parse().ok()).unwrap_or(0.0);
         let new = rtt.as_secs_f64() * 1000.0;
         if (new - old).abs() > (old * 0.5).max(5.0) || status.latency.is_none() {
             patch["latency"] = json!(format!("{new:.0}ms"));
@@ -167,7 +195,10 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
             hub: hub.to_owned(),
             epoch,
             delete: !keep,
-            message: format!("site {name} was removed from this hub at {}; to come back, join with a new token", crate::now_text()),
+            message: format!(
+                "site {name} was removed from this hub at {}; to come back, join with a new token",
+                crate::now_text()
+            ),
         };
         let text = serde_json::to_string(&removal).map_err(Error::SerdeError)?;
         apply_removed(client, identity, &text).await?;
@@ -189,8 +220,15 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
     // Works go one by one as well: where no namespace controller runs, nobody else would delete them.
     let works: Api<tombolo_api::Work> = Api::namespaced(client.clone(), &names::site_namespace(&name));
     gone(works.delete_collection(&delete, &Default::default()).await.map(drop))?;
-    gone(Api::<Lease>::namespaced(client.clone(), &names::site_namespace(&name)).delete(names::SITE_LEASE, &delete).await.map(drop))?;
-    gone(Api::<Namespace>::all(client.clone()).delete(&names::site_namespace(&name), &delete).await.map(drop))?;
+    gone(
+        Api::<Lease>::namespaced(client.clone(), &names::site_namespace(&name))
+            .delete(names::SITE_LEASE, &delete)
+            .await
+            .map(drop),
+    )?;
+    gone(
+        Api::<Namespace>::all(client.clone()).delete(&names::site_namespace(&name), &delete).await.map(drop),
+    )?;
     gone(Api::<Node>::all(client.clone()).delete(&name, &delete).await.map(drop))?;
     let api: Api<Site> = Api::all(client.clone());
     let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
@@ -231,7 +269,8 @@ mod tests {
                 assert_eq!(subjects[0]["name"], "system:site-identity:i1");
             }
             for rule in object["rules"].as_array().into_iter().flatten() {
-                let own = object["metadata"]["namespace"] == "site-a" || rule["resourceNames"] == json!(["a"]);
+                let own =
+                    object["metadata"]["namespace"] == "site-a" || rule["resourceNames"] == json!(["a"]);
                 assert!(own, "{rule} reaches beyond the site");
                 let verbs = rule["verbs"].as_array().expect("verbs");
                 assert!(!verbs.iter().any(|v| v == "*" || v == "create" || v == "delete"), "{rule}");

@@ -27,14 +27,20 @@ pub struct Word {
 fn counts(kind: &str) -> Option<(&'static [&'static str], &'static [&'static str])> {
     match kind {
         "Deployment" => Some((&["replicas", "updatedReplicas"], &["readyReplicas", "availableReplicas"])),
-        "StatefulSet" => {
-            Some((&["replicas", "currentReplicas", "updatedReplicas"], &["readyReplicas", "availableReplicas"]))
-        }
+        "StatefulSet" => Some((
+            &["replicas", "currentReplicas", "updatedReplicas"],
+            &["readyReplicas", "availableReplicas"],
+        )),
         "ReplicaSet" | "ReplicationController" => {
             Some((&["replicas", "fullyLabeledReplicas"], &["readyReplicas", "availableReplicas"]))
         }
         "DaemonSet" => Some((
-            &["desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberMisscheduled"],
+            &[
+                "desiredNumberScheduled",
+                "currentNumberScheduled",
+                "updatedNumberScheduled",
+                "numberMisscheduled",
+            ],
             &["numberReady", "numberAvailable"],
         )),
         "Job" => Some((&["active", "succeeded", "failed"], &["ready"])),
@@ -43,7 +49,16 @@ fn counts(kind: &str) -> Option<(&'static [&'static str], &'static [&'static str
 }
 
 /// Conditions for which `True` is the good news; for all others any `True` counts.
-const GOOD: [&str; 8] = ["Available", "Progressing", "Ready", "Complete", "SuccessCriteriaMet", "Established", "NamesAccepted", "Synced"];
+const GOOD: [&str; 8] = [
+    "Available",
+    "Progressing",
+    "Ready",
+    "Complete",
+    "SuccessCriteriaMet",
+    "Established",
+    "NamesAccepted",
+    "Synced",
+];
 
 /// The status of the hub's object. `None`: no site has said anything yet.
 pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
@@ -59,7 +74,8 @@ pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
         Some((exist, work)) => summed(kind, root, words, exist, work),
         None => single(&spoken)?,
     };
-    let has_generation = counts(kind).is_some() && kind != "Job" || status.get("observedGeneration").is_some();
+    let has_generation =
+        counts(kind).is_some() && kind != "Job" || status.get("observedGeneration").is_some();
     if has_generation {
         let observed = observed(words, generation);
         if observed > 0 {
@@ -97,10 +113,14 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
     for field in work {
         status.insert((*field).into(), json!(sum(field, false)));
     }
-    let of = |status: &Map<String, Value>, field: &str| status.get(field).and_then(Value::as_i64).unwrap_or_default();
+    let of = |status: &Map<String, Value>, field: &str| {
+        status.get(field).and_then(Value::as_i64).unwrap_or_default()
+    };
     match kind {
         "Deployment" => {
-            let missing = (number(root, "/spec/replicas").max(of(&status, "replicas")) - of(&status, "availableReplicas")).max(0);
+            let missing = (number(root, "/spec/replicas").max(of(&status, "replicas"))
+                - of(&status, "availableReplicas"))
+            .max(0);
             status.insert("unavailableReplicas".into(), json!(missing));
         }
         "DaemonSet" => {
@@ -110,8 +130,10 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
         "StatefulSet" => revisions(&mut status, words),
         "Job" => {
             let times = |field: &str| {
-                let mut all: Vec<String> =
-                    words.iter().filter_map(|w| Some(w.status.object.as_ref()?.get(field)?.as_str()?.to_owned())).collect();
+                let mut all: Vec<String> = words
+                    .iter()
+                    .filter_map(|w| Some(w.status.object.as_ref()?.get(field)?.as_str()?.to_owned()))
+                    .collect();
                 all.sort();
                 all
             };
@@ -127,13 +149,17 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
         }
         _ => {}
     }
-    status.retain(|key, value| value != &json!(0) || key == "replicas" || key.contains("Number") || key.starts_with("number"));
+    status.retain(|key, value| {
+        value != &json!(0) || key == "replicas" || key.contains("Number") || key.starts_with("number")
+    });
     status
 }
 
 /// Sites count revisions each for itself. What `kubectl rollout` needs is whether current and updated are the same.
 fn revisions(status: &mut Map<String, Value>, words: &[Word]) {
-    let revision = |w: &Word, field: &str| w.status.object.as_ref().map(|o| text(o, &format!("/{field}")).to_owned()).unwrap_or_default();
+    let revision = |w: &Word, field: &str| {
+        w.status.object.as_ref().map(|o| text(o, &format!("/{field}")).to_owned()).unwrap_or_default()
+    };
     let Some(first) = words.iter().find(|w| w.status.object.is_some()) else { return };
     let updated = revision(first, "updateRevision");
     if updated.is_empty() {
@@ -161,7 +187,9 @@ fn observed(words: &[Word], generation: i64) -> i64 {
 
 fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
     let mut kinds: Vec<String> = Vec::new();
-    let of = |word: &Word| word.status.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default();
+    let of = |word: &Word| {
+        word.status.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
+    };
     for word in words {
         for condition in of(word) {
             let kind = text(&condition, "/type").to_owned();
@@ -221,7 +249,8 @@ fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
 /// Transition times are the hub's own: they change when the merged status does.
 fn keep_times(root: &Value, condition: &mut Value, now: &str) {
     let before = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    let same = before.into_iter().find(|c| c["type"] == condition["type"] && c["status"] == condition["status"]);
+    let same =
+        before.into_iter().find(|c| c["type"] == condition["type"] && c["status"] == condition["status"]);
     let (transition, update) = match same {
         Some(old) if old["message"] == condition["message"] && old["reason"] == condition["reason"] => {
             (text(old, "/lastTransitionTime").to_owned(), text(old, "/lastUpdateTime").to_owned())
@@ -239,7 +268,14 @@ fn keep_times(root: &Value, condition: &mut Value, now: &str) {
 }
 
 /// Adds a condition of our own about the placing, for kinds whose conditions are free.
-pub fn with_condition(status: Option<Value>, root: &Value, value: &str, reason: &str, message: &str, now: &str) -> Option<Value> {
+pub fn with_condition(
+    status: Option<Value>,
+    root: &Value,
+    value: &str,
+    reason: &str,
+    message: &str,
+    now: &str,
+) -> Option<Value> {
     let kind = text(root, "/kind");
     if !matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") {
         return status;

@@ -14,9 +14,11 @@ fn word(site: &str, generation: i64, replicas: i64, ready: i64) -> Word {
         status: WorkStatus {
             root_generation: generation,
             site_generation: 7,
-            object: Some(json!({"observedGeneration": 7, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": ready,
+            object: Some(
+                json!({"observedGeneration": 7, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": ready,
                 "availableReplicas": ready, "conditions": [{"type": "Available", "status": available, "reason": "R", "message": format!("{ready} of {replicas}"),
-                "lastTransitionTime": "t", "lastUpdateTime": "t"}]})),
+                "lastTransitionTime": "t", "lastUpdateTime": "t"}]}),
+            ),
             ..Default::default()
         },
     }
@@ -30,7 +32,10 @@ fn available(status: &Value) -> (&str, &str) {
 #[test]
 fn counts_are_sums_and_the_worst_site_decides_a_condition_by_name() {
     let status = merge(&root(3, 5), &[word("a", 3, 3, 3), word("b", 3, 2, 1)], "now").expect("heard");
-    assert_eq!((&status["replicas"], &status["readyReplicas"], &status["unavailableReplicas"]), (&json!(5), &json!(4), &json!(1)));
+    assert_eq!(
+        (&status["replicas"], &status["readyReplicas"], &status["unavailableReplicas"]),
+        (&json!(5), &json!(4), &json!(1))
+    );
     assert_eq!(available(&status), ("False", "b: 1 of 2"));
     assert_eq!(status["observedGeneration"], 3);
 }
@@ -38,11 +43,18 @@ fn counts_are_sums_and_the_worst_site_decides_a_condition_by_name() {
 #[test]
 fn a_generation_is_observed_only_when_every_site_has_it() {
     let mut behind = word("b", 2, 2, 2);
-    assert_eq!(merge(&root(3, 4), &[word("a", 3, 2, 2), behind.clone()], "now").expect("heard")["observedGeneration"], 2);
+    assert_eq!(
+        merge(&root(3, 4), &[word("a", 3, 2, 2), behind.clone()], "now").expect("heard")["observedGeneration"],
+        2
+    );
     behind.status.root_generation = 3;
     behind.sent = 3;
     behind.status.site_generation = 8;
-    assert_eq!(merge(&root(3, 4), &[word("a", 3, 2, 2), behind], "now").expect("heard")["observedGeneration"], 2, "applied, not yet observed");
+    assert_eq!(
+        merge(&root(3, 4), &[word("a", 3, 2, 2), behind], "now").expect("heard")["observedGeneration"],
+        2,
+        "applied, not yet observed"
+    );
     let unheard = Word { site: "c".into(), sent: 3, ..Default::default() };
     let status = merge(&root(3, 4), &[word("a", 3, 2, 2), unheard], "now").expect("heard");
     assert_eq!(status.get("observedGeneration"), None);
@@ -53,7 +65,10 @@ fn a_silent_site_is_unknown_not_ready_and_not_gone() {
     let mut silent = word("b", 3, 2, 2);
     silent.silent = Some("T".into());
     let status = merge(&root(3, 4), &[word("a", 3, 2, 2), silent], "now").expect("heard");
-    assert_eq!((&status["replicas"], &status["readyReplicas"], &status["availableReplicas"]), (&json!(4), &json!(2), &json!(2)));
+    assert_eq!(
+        (&status["replicas"], &status["readyReplicas"], &status["availableReplicas"]),
+        (&json!(4), &json!(2), &json!(2))
+    );
     assert_eq!(available(&status), ("Unknown", "b: not heard since T"));
     assert_eq!(status["observedGeneration"], 2);
 }
@@ -70,7 +85,10 @@ fn a_condition_that_stays_keeps_its_time() {
 fn a_rolling_stateful_set_at_one_site_is_rolling_at_the_hub() {
     let root = json!({"kind": "StatefulSet", "metadata": {"generation": 1}});
     let at = |current: &str| Word {
-        status: WorkStatus { object: Some(json!({"replicas": 1, "currentRevision": current, "updateRevision": "w-2"})), ..Default::default() },
+        status: WorkStatus {
+            object: Some(json!({"replicas": 1, "currentRevision": current, "updateRevision": "w-2"})),
+            ..Default::default()
+        },
         ..Default::default()
     };
     let done = merge(&root, &[at("w-2"), at("w-2")], "now").expect("heard");
@@ -82,14 +100,18 @@ fn a_rolling_stateful_set_at_one_site_is_rolling_at_the_hub() {
 #[test]
 fn a_custom_resource_at_one_site_has_that_site_s_status() {
     let root = json!({"kind": "Postgres", "metadata": {"generation": 1}});
-    let word = Word { status: WorkStatus { object: Some(json!({"phase": "Up"})), ..Default::default() }, ..Default::default() };
+    let word = Word {
+        status: WorkStatus { object: Some(json!({"phase": "Up"})), ..Default::default() },
+        ..Default::default()
+    };
     assert_eq!(merge(&root, &[word], "now"), Some(json!({"phase": "Up"})));
     assert_eq!(merge(&root, &[Word::default()], "now"), None);
 }
 
 #[test]
 fn what_nothing_places_says_so_in_its_status() {
-    let status = with_condition(None, &root(1, 1), "False", "NoPlacement", "create one", "now").expect("a Deployment");
+    let status =
+        with_condition(None, &root(1, 1), "False", "NoPlacement", "create one", "now").expect("a Deployment");
     assert_eq!(status["conditions"][0]["type"], "Placed");
     assert_eq!(with_condition(None, &json!({"kind": "CronJob"}), "False", "r", "m", "now"), None);
 }

@@ -27,7 +27,8 @@ pub async fn create(client: &Client, new: &NewToken, now: i64, random: [u8; 16])
     let text = hex::encode(Sha256::digest(random));
     let (id, secret) = (&text[..6], &text[6..22]);
     let mut data = BTreeMap::new();
-    let mut put = |key: &str, value: String| drop(data.insert(key.to_owned(), ByteString(value.into_bytes())));
+    let mut put =
+        |key: &str, value: String| drop(data.insert(key.to_owned(), ByteString(value.into_bytes())));
     put("token-id", id.into());
     put("token-secret", secret.into());
     put("usage-bootstrap-authentication", "true".into());
@@ -56,7 +57,10 @@ pub async fn create(client: &Client, new: &NewToken, now: i64, random: [u8; 16])
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Join; the count that is left afterwards, if it is counted.
-    Yes { left: Option<u32>, needs_approval: bool },
+    Yes {
+        left: Option<u32>,
+        needs_approval: bool,
+    },
     No(&'static str),
 }
 
@@ -86,7 +90,9 @@ pub async fn consume(client: &Client, id: &str, now: i64) -> Result<Verdict, Err
     let api = secrets(client);
     let name = format!("bootstrap-token-{id}");
     loop {
-        let Some(mut secret) = api.get_opt(&name).await? else { return Ok(Verdict::No("the token does not exist any more")) };
+        let Some(mut secret) = api.get_opt(&name).await? else {
+            return Ok(Verdict::No("the token does not exist any more"));
+        };
         let verdict = verdict(&secret.data.clone().unwrap_or_default(), now);
         let Verdict::Yes { left: Some(left), .. } = verdict else { return Ok(verdict) };
         let done = if left == 0 {
@@ -95,7 +101,10 @@ pub async fn consume(client: &Client, id: &str, now: i64) -> Result<Verdict, Err
             let only_this = kube::api::Preconditions { uid, resource_version: version };
             api.delete(&name, &DeleteParams::default().preconditions(only_this)).await.map(drop)
         } else {
-            secret.data.get_or_insert_default().insert(USES.into(), ByteString(left.to_string().into_bytes()));
+            secret
+                .data
+                .get_or_insert_default()
+                .insert(USES.into(), ByteString(left.to_string().into_bytes()));
             api.replace(&name, &PostParams::default(), &secret).await.map(drop)
         };
         match done {

@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tombolo_agent::Removal;
 use tombolo_api::names;
-use tombolo_tunnel::{BoxIo, Class, Connection, Io, PeerIdentity, Preamble, SessionId, TunnelError, identity_of};
+use tombolo_tunnel::{
+    BoxIo, Class, Connection, Io, PeerIdentity, Preamble, SessionId, TunnelError, identity_of,
+};
 
 /// The site at the other end of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,13 +71,19 @@ pub enum OpenError {
     #[error("site {0} is not tied to this hub now")]
     NotTied(String),
     #[error("site {site}: {source}")]
-    Tunnel { site: String, #[source] source: TunnelError },
+    Tunnel {
+        site: String,
+        #[source]
+        source: TunnelError,
+    },
 }
 
 impl From<OpenError> for TunnelError {
     fn from(error: OpenError) -> Self {
         match error {
-            OpenError::NotTied(site) => TunnelError::Closed(format!("site {site} is not tied to this hub now")),
+            OpenError::NotTied(site) => {
+                TunnelError::Closed(format!("site {site} is not tied to this hub now"))
+            }
             OpenError::Tunnel { source, .. } => source,
         }
     }
@@ -168,19 +176,26 @@ impl TunnelHub {
             Ok(Ok(known)) => known.clone().unwrap_or_default(),
             _ => return Err("the hub does not know its sites yet; try again".into()),
         };
-        let site = names::site_of_user(&identity.user)
-            .ok_or_else(|| format!("{} is no site; the certificate's name must be system:site:<name>", identity.user))?;
+        let site = names::site_of_user(&identity.user).ok_or_else(|| {
+            format!("{} is no site; the certificate's name must be system:site:<name>", identity.user)
+        })?;
         let carries = |wanted: &String| identity.groups.contains(&names::identity_group(wanted));
         if let Some(removal) = known.removed.iter().find(|(old, _)| carries(old)).map(|(_, r)| r) {
             tracing::warn!(site, serial = identity.serial, "a removed site came back and was told so");
             return Err(serde_json::to_string(removal).unwrap_or_else(|_| removal.message.clone()));
         }
         match known.sites.get(site) {
-            Some(wanted) if carries(wanted) => {
-                Ok(SitePeer { site: site.to_owned(), user: identity.user.clone(), groups: identity.groups.clone() })
-            }
+            Some(wanted) if carries(wanted) => Ok(SitePeer {
+                site: site.to_owned(),
+                user: identity.user.clone(),
+                groups: identity.groups.clone(),
+            }),
             Some(_) => {
-                tracing::warn!(site, serial = identity.serial, "a certificate of an earlier identity was refused");
+                tracing::warn!(
+                    site,
+                    serial = identity.serial,
+                    "a certificate of an earlier identity was refused"
+                );
                 Err(format!("the certificate of site {site} was revoked; join again with a new token"))
             }
             None => {
@@ -258,14 +273,20 @@ impl TunnelHub {
     pub fn set_admission(&self, admission: Admission) {
         let gone: Vec<Connection> = {
             let live = self.inner.live.lock();
-            live.iter().filter(|(site, _)| !admission.sites.contains_key(*site)).map(|(_, l)| l.connection.clone()).collect()
+            live.iter()
+                .filter(|(site, _)| !admission.sites.contains_key(*site))
+                .map(|(_, l)| l.connection.clone())
+                .collect()
         };
         let before = self.inner.admission.send_replace(Some(admission.clone()));
         for connection in gone {
             connection.close("this hub no longer knows the site");
         }
         // A changed identity revokes the certificates that carry the old one.
-        let changed = before.into_iter().flat_map(|b| b.sites).filter(|(site, old)| admission.sites.get(site).is_some_and(|new| new != old));
+        let changed = before
+            .into_iter()
+            .flat_map(|b| b.sites)
+            .filter(|(site, old)| admission.sites.get(site).is_some_and(|new| new != old));
         for (site, _) in changed {
             if let Some(live) = self.inner.live.lock().get(&site) {
                 live.connection.close("the site's certificate was revoked");

@@ -122,24 +122,31 @@ impl Known {
         }
         let mut events = Box::pin(watch(api, config).default_backoff());
         let mut listed: HashSet<Key> = HashSet::new();
-        let key = |o: &DynamicObject| Key::new(&api_version, &kind, &o.namespace().unwrap_or_default(), &o.name_any());
+        let key = |o: &DynamicObject| {
+            Key::new(&api_version, &kind, &o.namespace().unwrap_or_default(), &o.name_any())
+        };
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     listed.insert(key(&object));
-                    self.index.lock().put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
+                    self.index
+                        .lock()
+                        .put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
                 }
                 Ok(Event::InitDone) => {
                     let mut index = self.index.lock();
-                    let stale = |k: &&Key| k.api_version == api_version && k.kind == kind && !listed.contains(*k);
+                    let stale =
+                        |k: &&Key| k.api_version == api_version && k.kind == kind && !listed.contains(*k);
                     let gone: Vec<Key> = index.objects.keys().filter(stale).cloned().collect();
                     gone.iter().for_each(|k| index.drop_object(k));
                     drop(index);
                     self.synced((&api_version, &kind));
                 }
                 Ok(Event::Apply(object)) => {
-                    self.index.lock().put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
+                    self.index
+                        .lock()
+                        .put_object(key(&object), Arc::new(as_json(object, &api_version, &kind)));
                 }
                 Ok(Event::Delete(object)) => self.index.lock().drop_object(&key(&object)),
                 Err(error) => tracing::debug!(kind, %error, "watch interrupted"),
@@ -158,7 +165,9 @@ impl Known {
         loop {
             match kube::discovery::pinned_kind(client, &gvk).await {
                 Ok((resource, _)) => return resource,
-                Err(error) => tracing::debug!(kind, %error, "a placement names a kind that the hub does not serve yet"),
+                Err(error) => {
+                    tracing::debug!(kind, %error, "a placement names a kind that the hub does not serve yet")
+                }
             }
             tokio::time::sleep(std::time::Duration::from_secs(2)).await;
         }

@@ -61,18 +61,36 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         "replicas": {"mode": "Divide", "divideBy": "Weight", "weights": [{"sites": {"tiers": ["edge"]}, "weight": 3}, {"sites": {"tiers": ["cloud"]}, "weight": 1}]},
         "overrides": [{"sites": {"tiers": ["edge"]}, "image": {"registry": "mirror.edge:5000"}, "env": [{"name": "WHERE", "value": "edge"}]}],
         "failover": {"waitSeconds": 1}}});
-    placements.create(&PostParams::default(), &serde_json::from_value(placement).expect("a Placement")).await.expect("created");
+    placements
+        .create(&PostParams::default(), &serde_json::from_value(placement).expect("a Placement"))
+        .await
+        .expect("created");
     let web = json!({"metadata": {"name": "web"}, "spec": {"replicas": 4, "selector": {"matchLabels": {"app": "web"}},
         "template": {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "team/web:1"}]}}}});
     let deployments: Api<Deployment> = Api::namespaced(api.clone(), "default");
-    deployments.create(&PostParams::default(), &serde_json::from_value(web).expect("a Deployment")).await.expect("created");
+    deployments
+        .create(&PostParams::default(), &serde_json::from_value(web).expect("a Deployment"))
+        .await
+        .expect("created");
     eventually("three replicas at the edge, one in the cloud", 40, || async {
-        (replicas_at(&a.client, "web").await == Some(3) && replicas_at(&b.client, "web").await == Some(1)).then_some(())
+        (replicas_at(&a.client, "web").await == Some(3) && replicas_at(&b.client, "web").await == Some(1))
+            .then_some(())
     })
     .await;
     let image = |client: &Client| {
         let api: Api<Deployment> = Api::namespaced(client.clone(), "default");
-        async move { api.get("web").await.expect("there").spec.expect("a spec").template.spec.expect("a spec").containers[0].clone() }
+        async move {
+            api.get("web")
+                .await
+                .expect("there")
+                .spec
+                .expect("a spec")
+                .template
+                .spec
+                .expect("a spec")
+                .containers[0]
+                .clone()
+        }
     };
     let at_edge = image(&a.client).await;
     assert_eq!(at_edge.image.as_deref(), Some("mirror.edge:5000/team/web:1"));
@@ -85,9 +103,14 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]}});
     let here = json!({"metadata": {"name": "db"}, "spec": {"objects": [{"kind": "StatefulSet", "apiVersion": "apps/v1"}], "prefer": [{"tiers": ["edge"]}],
         "replicas": {"divideBy": "Pack"}, "failover": {"waitSeconds": 1}}});
-    placements.create(&PostParams::default(), &serde_json::from_value(here).expect("a Placement")).await.expect("created");
+    placements
+        .create(&PostParams::default(), &serde_json::from_value(here).expect("a Placement"))
+        .await
+        .expect("created");
     let sets: Api<StatefulSet> = Api::namespaced(api.clone(), "default");
-    sets.create(&PostParams::default(), &serde_json::from_value(db).expect("a StatefulSet")).await.expect("created");
+    sets.create(&PostParams::default(), &serde_json::from_value(db).expect("a StatefulSet"))
+        .await
+        .expect("created");
     let db_at = |client: &Client| {
         let api: Api<StatefulSet> = Api::namespaced(client.clone(), "default");
         async move { api.get_opt("db").await.expect("asked").is_some() }
@@ -97,7 +120,10 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     // The edge is lost: its share moves, the volume's workload stays, and the edge itself goes on.
     edge.abort();
     let _ = edge.await;
-    eventually("all replicas are in the cloud", 60, || async { (replicas_at(&b.client, "web").await == Some(4)).then_some(()) }).await;
+    eventually("all replicas are in the cloud", 60, || async {
+        (replicas_at(&b.client, "web").await == Some(4)).then_some(())
+    })
+    .await;
     assert_eq!(replicas_at(&a.client, "web").await, Some(3), "a lost site goes on");
     assert!(!db_at(&b.client).await, "a workload with a local volume moved");
     let works: Api<Work> = Api::namespaced(api.clone(), "site-edge");
@@ -109,7 +135,8 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     again.token = None;
     tokio::spawn(tombolo_agent::run(again));
     eventually("weights hold again over both sites", 90, || async {
-        let total = replicas_at(&a.client, "web").await.unwrap_or(0) + replicas_at(&b.client, "web").await.unwrap_or(0);
+        let total = replicas_at(&a.client, "web").await.unwrap_or(0)
+            + replicas_at(&b.client, "web").await.unwrap_or(0);
         let works = works.list(&ListParams::default()).await.ok()?;
         let clean = works.items.iter().all(|w| w.spec.tombstone.is_none());
         (total == 4 && clean).then_some(())

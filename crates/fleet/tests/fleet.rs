@@ -51,14 +51,18 @@ impl Fleet {
     async fn start(name: &str, port: u16, lease: u64) -> Option<Self> {
         let fixtures = fixtures()?;
         logging();
-        let (hub, mut member) = tokio::join!(Cluster::start(&fixtures, "hub", port), Cluster::start(&fixtures, "member", port + 10));
+        let (hub, mut member) = tokio::join!(
+            Cluster::start(&fixtures, "hub", port),
+            Cluster::start(&fixtures, "member", port + 10)
+        );
         member.start_controllers();
         let stop = CancellationToken::new();
         member.start_pretend_kubelet("n1", stop.clone()).await;
         let hub = Hub::start(hub, port + 20, Duration::from_secs(lease)).await;
         let mut fleet = Self { hub, member, agent: None, name: name.to_owned(), stop };
         eventually("the hub installed its default placement", 30, || async {
-            let api: Api<tombolo_api::Placement> = Api::namespaced(fleet.hub.cluster.client.clone(), "tombolo-system");
+            let api: Api<tombolo_api::Placement> =
+                Api::namespaced(fleet.hub.cluster.client.clone(), "tombolo-system");
             api.get("default").await.ok().map(drop)
         })
         .await;
@@ -134,7 +138,8 @@ async fn a_workload_goes_through_its_whole_life() {
 
     // Place: an ordinary manifest with what it names arrives and runs.
     let configs: Api<ConfigMap> = Api::namespaced(hub.clone(), "default");
-    let config = serde_json::from_value(json!({"metadata": {"name": "settings"}, "data": {"a": "1"}})).expect("a ConfigMap");
+    let config = serde_json::from_value(json!({"metadata": {"name": "settings"}, "data": {"a": "1"}}))
+        .expect("a ConfigMap");
     configs.create(&params, &config).await.expect("created");
     let began = Instant::now();
     deployments(&hub).create(&params, &deployment("web", 3, Some("settings"))).await.expect("created");
@@ -148,7 +153,10 @@ async fn a_workload_goes_through_its_whole_life() {
     let web = ListParams::default().labels("app=web");
     eventually("three running pods on node alpha", 20, || async {
         let list = pods.list(&web).await.ok()?;
-        let good = |p: &Pod| p.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some("alpha") && p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+        let good = |p: &Pod| {
+            p.spec.as_ref().and_then(|s| s.node_name.as_deref()) == Some("alpha")
+                && p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
+        };
         (list.items.len() == 3 && list.items.iter().all(good)).then_some(())
     })
     .await;
@@ -161,17 +169,27 @@ async fn a_workload_goes_through_its_whole_life() {
     let crossed = fleet.hub.link.bytes.load(std::sync::atomic::Ordering::Relaxed) - bytes;
     println!("bytes on the link in 5 s at rest, 5 heartbeats: {crossed}");
     assert!(crossed < 2500, "{crossed} bytes in 5 s at rest");
-    assert_eq!(deployments(&hub).get("web").await.expect("there").resource_version(), version, "written at rest");
+    assert_eq!(
+        deployments(&hub).get("web").await.expect("there").resource_version(),
+        version,
+        "written at rest"
+    );
 
     // A changed dependency follows.
-    configs.patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "2"}}))).await.expect("patched");
+    configs
+        .patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "2"}})))
+        .await
+        .expect("patched");
     eventually("the changed ConfigMap arrives", 20, || async {
         (there.get("settings").await.ok()?.data?.get("a")? == "2").then_some(())
     })
     .await;
 
     // Scale.
-    deployments(&hub).patch("web", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 5}}))).await.expect("scaled");
+    deployments(&hub)
+        .patch("web", &PatchParams::default(), &Patch::Merge(json!({"spec": {"replicas": 5}})))
+        .await
+        .expect("scaled");
     available(&hub, "web", 5).await;
 
     // Drift: a field that the site took over is reported and left; a deleted object comes back.
@@ -180,7 +198,13 @@ async fn a_workload_goes_through_its_whole_life() {
     deployments(&site).patch("web", &by_hand, &Patch::Apply(&taken)).await.expect("taken over");
     let works: Api<Work> = Api::namespaced(hub.clone(), "site-alpha");
     eventually("the drift is reported", 20, || async {
-        let drift = works.list(&ListParams::default()).await.ok()?.items.into_iter().find_map(|w| w.status?.drift.into_iter().next())?;
+        let drift = works
+            .list(&ListParams::default())
+            .await
+            .ok()?
+            .items
+            .into_iter()
+            .find_map(|w| w.status?.drift.into_iter().next())?;
         (drift.field == ".spec.replicas" && drift.manager == "by-hand").then_some(())
     })
     .await;
@@ -189,12 +213,16 @@ async fn a_workload_goes_through_its_whole_life() {
     deployments(&site).patch("web", &by_hand, &Patch::Apply(&give_up)).await.expect("given up");
     available(&hub, "web", 5).await;
     there.delete("settings", &DeleteParams::default()).await.expect("deleted at the site");
-    eventually("a deleted object is recreated", 20, || async { there.get("settings").await.ok().map(drop) }).await;
+    eventually("a deleted object is recreated", 20, || async { there.get("settings").await.ok().map(drop) })
+        .await;
 
     // Agent killed, and started again without a token: nothing restarts, changes arrive.
     let before: Vec<String> = pod_uids(&site).await;
     fleet.kill_agent().await;
-    configs.patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "3"}}))).await.expect("patched");
+    configs
+        .patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "3"}})))
+        .await
+        .expect("patched");
     fleet.start_agent(None);
     eventually("the change made meanwhile arrives", 30, || async {
         (there.get("settings").await.ok()?.data?.get("a")? == "3").then_some(())
@@ -211,8 +239,18 @@ async fn a_workload_goes_through_its_whole_life() {
         (unknown && status.ready_replicas.unwrap_or(0) == 0).then_some(())
     })
     .await;
-    deployments(&site).patch("web", &PatchParams::default(), &Patch::Merge(json!({"metadata": {"labels": {"made": "here"}}}))).await.expect("a local change");
-    configs.patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "4"}}))).await.expect("patched");
+    deployments(&site)
+        .patch(
+            "web",
+            &PatchParams::default(),
+            &Patch::Merge(json!({"metadata": {"labels": {"made": "here"}}})),
+        )
+        .await
+        .expect("a local change");
+    configs
+        .patch("settings", &PatchParams::default(), &Patch::Merge(json!({"data": {"a": "4"}})))
+        .await
+        .expect("patched");
     fleet.hub.link.cut(false);
     fleet.wait_ready("True").await;
     available(&hub, "web", 5).await;
@@ -230,7 +268,8 @@ async fn a_workload_goes_through_its_whole_life() {
     assert_eq!(pod_uids(&site).await, before, "a pod was restarted");
 
     // A shared dependency goes with its last user, and what the owner of the site made stays.
-    let own = serde_json::from_value(json!({"metadata": {"name": "own"}, "data": {"mine": "yes"}})).expect("a ConfigMap");
+    let own = serde_json::from_value(json!({"metadata": {"name": "own"}, "data": {"mine": "yes"}}))
+        .expect("a ConfigMap");
     there.create(&params, &own).await.expect("created at the site");
     deployments(&hub).create(&params, &deployment("api", 1, Some("settings"))).await.expect("created");
     available(&hub, "api", 1).await;
@@ -255,7 +294,12 @@ async fn a_workload_goes_through_its_whole_life() {
 async fn pod_uids(client: &Client) -> Vec<String> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), "default");
     let list = pods.list(&ListParams::default()).await.expect("listed");
-    let mut uids: Vec<String> = list.items.iter().filter(|p| p.metadata.deletion_timestamp.is_none()).filter_map(|p| p.uid()).collect();
+    let mut uids: Vec<String> = list
+        .items
+        .iter()
+        .filter(|p| p.metadata.deletion_timestamp.is_none())
+        .filter_map(|p| p.uid())
+        .collect();
     uids.sort();
     uids
 }

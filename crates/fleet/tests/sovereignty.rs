@@ -39,7 +39,8 @@ async fn allow(member: &Client) {
     ] {
         let object: kube::api::DynamicObject = serde_json::from_value(object).expect("an object");
         let types = object.types.clone().expect("types");
-        let resource = kube::api::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(rbac, "v1", &types.kind));
+        let resource =
+            kube::api::ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(rbac, "v1", &types.kind));
         let api: Api<kube::api::DynamicObject> = Api::namespaced_with(member.clone(), "allowed", &resource);
         api.create(&PostParams::default(), &object).await.expect("created");
     }
@@ -47,7 +48,8 @@ async fn allow(member: &Client) {
 
 /// A client with the site's own certificate, straight to the hub's API.
 async fn as_site(hub: &Hub, member: &Cluster, name: &str) -> Client {
-    let state = StateSecret::new(member.client.clone(), &format!("hub-{name}")).load().await.expect("a state");
+    let state =
+        StateSecret::new(member.client.clone(), &format!("hub-{name}")).load().await.expect("a state");
     let mut config = Config::new(format!("https://127.0.0.1:{}", hub.cluster.port).parse().expect("a URI"));
     let roots = tombolo_tunnel::tls::certificates(hub.cluster.pki.ca.as_bytes(), "ca").expect("certificates");
     config.root_cert = Some(roots.into_iter().map(|c| c.to_vec()).collect());
@@ -69,7 +71,10 @@ async fn refused_with(hub: &Client, what: &str) -> String {
     let api: Api<Deployment> = Api::namespaced(hub.clone(), "forbidden");
     eventually(what, 30, || async {
         let conditions = api.get("web").await.ok()?.status?.conditions?;
-        conditions.into_iter().find(|c| c.type_ == "Placed" && c.status == "False" && c.reason.as_deref() == Some("Refused"))?.message
+        conditions
+            .into_iter()
+            .find(|c| c.type_ == "Placed" && c.status == "False" && c.reason.as_deref() == Some("Refused"))?
+            .message
     })
     .await
 }
@@ -78,7 +83,8 @@ async fn refused_with(hub: &Client, what: &str) -> String {
 async fn each_side_keeps_its_own_and_either_can_leave() {
     let Some(fixtures) = fixtures() else { return };
     logging();
-    let (mut hub, member) = tokio::join!(Cluster::start(&fixtures, "hub", 21630), Cluster::start(&fixtures, "member", 21640));
+    let (mut hub, member) =
+        tokio::join!(Cluster::start(&fixtures, "hub", 21630), Cluster::start(&fixtures, "member", 21640));
     hub.start_these_controllers("namespace-controller");
     let stop = CancellationToken::new();
     member.start_pretend_kubelet("n1", stop.clone()).await;
@@ -100,7 +106,13 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     let token = hub.token(1).await;
     let mut wrong = hub.agent("alpha", &member, Some(token.clone()), None);
     wrong.ca_hash = Some(format!("sha256:{}", "0".repeat(64)));
-    assert!(tombolo_agent::run(wrong).await.expect_err("not that hub").to_string().contains("this is not the hub you meant"));
+    assert!(
+        tombolo_agent::run(wrong)
+            .await
+            .expect_err("not that hub")
+            .to_string()
+            .contains("this is not the hub you meant")
+    );
 
     let owner = ActingAs { user: "hub-north".into(), groups: vec![] };
     let config = hub.agent("alpha", &member, Some(token.clone()), Some(owner));
@@ -113,7 +125,14 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     .await;
 
     // The token is spent.
-    assert!(secrets.list(&ListParams::default().fields("type=bootstrap.kubernetes.io/token")).await.expect("listed").items.is_empty());
+    assert!(
+        secrets
+            .list(&ListParams::default().fields("type=bootstrap.kubernetes.io/token"))
+            .await
+            .expect("listed")
+            .items
+            .is_empty()
+    );
     let mut again = hub.agent("beta", &member, Some(token), None);
     again.state = "hub-beta".into();
     let refused = tombolo_agent::run(again).await.expect_err("a spent token");
@@ -125,15 +144,22 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     allowed.create(&PostParams::default(), &deployment("web")).await.expect("created");
     forbidden.create(&PostParams::default(), &deployment("web")).await.expect("created");
     let there: Api<Deployment> = Api::namespaced(member.client.clone(), "allowed");
-    eventually("the allowed Deployment arrives", 30, || async { there.get("web").await.ok().map(drop) }).await;
+    eventually("the allowed Deployment arrives", 30, || async { there.get("web").await.ok().map(drop) })
+        .await;
     let why = refused_with(&api, "the refusal shows at the hub").await;
-    assert!(why.contains("alpha refuses it") && why.contains("hub-north") && why.contains("forbidden"), "{why}");
+    assert!(
+        why.contains("alpha refuses it") && why.contains("hub-north") && why.contains("forbidden"),
+        "{why}"
+    );
     let not_there: Api<Deployment> = Api::namespaced(member.client.clone(), "forbidden");
     assert!(not_there.get_opt("web").await.expect("asked").is_none());
 
     // A hub that asks for more through the tunnel gets the owner's answer, also when it claims to be someone else.
     let through = hub.tunnels.client("alpha");
-    assert_eq!(code(Api::<Secret>::namespaced(through.clone(), "kube-system").list(&ListParams::default()).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::namespaced(through.clone(), "kube-system").list(&ListParams::default()).await),
+        403
+    );
     let lie = http::Request::get("/api/v1/namespaces/kube-system/secrets")
         .header("impersonate-user", "admin")
         .header("impersonate-group", "system:masters")
@@ -153,11 +179,21 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     let foreign: Api<Work> = Api::namespaced(site.clone(), "site-other");
     assert_eq!(code(foreign.list(&ListParams::default()).await), 403);
     assert_eq!(code(Api::<Work>::all(site.clone()).list(&ListParams::default()).await), 403);
-    assert_eq!(code(Api::<Secret>::namespaced(site.clone(), "kube-system").list(&ListParams::default()).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::namespaced(site.clone(), "kube-system").list(&ListParams::default()).await),
+        403
+    );
     let status = Patch::Merge(json!({"status": {"nodes": 99}}));
-    assert_eq!(code(Api::<Site>::all(site.clone()).patch_status("other", &PatchParams::default(), &status).await), 403);
+    assert_eq!(
+        code(Api::<Site>::all(site.clone()).patch_status("other", &PatchParams::default(), &status).await),
+        403
+    );
     let spec = Patch::Merge(json!({"spec": {"tombstone": null}}));
-    let name = own.list(&ListParams::default()).await.expect("its own").items[0].metadata.name.clone().expect("a name");
+    let name = own.list(&ListParams::default()).await.expect("its own").items[0]
+        .metadata
+        .name
+        .clone()
+        .expect("a name");
     assert_eq!(code(own.patch(&name, &PatchParams::default(), &spec).await), 403);
 
     // It does not get a certificate with another name.
@@ -167,12 +203,21 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     let key = rcgen::KeyPair::generate().expect("key");
     let pem = params.serialize_request(&key).expect("request").pem().expect("pem");
     let mut csr: CertificateSigningRequest = serde_json::from_value(json!({"metadata": {"name": "greedy"},
-        "spec": {"request": "", "signerName": names::SIGNER, "usages": ["client auth"]}})).expect("a request");
+        "spec": {"request": "", "signerName": names::SIGNER, "usages": ["client auth"]}}))
+    .expect("a request");
     csr.spec.request = k8s_openapi::ByteString(pem.into_bytes());
     let requests: Api<CertificateSigningRequest> = Api::all(site.clone());
     requests.create(&PostParams::default(), &csr).await.expect("asked");
     let answer = eventually("the request is denied", 20, || async {
-        requests.get("greedy").await.ok()?.status?.conditions?.into_iter().find(|c| c.type_ == "Denied")?.message
+        requests
+            .get("greedy")
+            .await
+            .ok()?
+            .status?
+            .conditions?
+            .into_iter()
+            .find(|c| c.type_ == "Denied")?
+            .message
     })
     .await;
     assert!(answer.contains("may not ask for the certificate of site other"), "{answer}");
@@ -183,13 +228,26 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
 
     // The hub removes the site: what it made there goes, nothing is left here, and the agent is told.
     sites.delete("alpha", &DeleteParams::default()).await.expect("deleted");
-    eventually("the site is gone at the hub", 40, || async { sites.get_opt("alpha").await.ok()?.is_none().then_some(()) }).await;
+    eventually("the site is gone at the hub", 40, || async {
+        sites.get_opt("alpha").await.ok()?.is_none().then_some(())
+    })
+    .await;
     assert!(there.get_opt("web").await.expect("asked").is_none(), "the Deployment stayed");
     let nodes: Api<Node> = Api::all(api.clone());
     assert!(nodes.get_opt("alpha").await.expect("asked").is_none());
-    let told = tokio::time::timeout(Duration::from_secs(30), agent).await.expect("the agent ends").expect("no panic");
-    assert!(matches!(&told, Err(AgentError::Removed(message)) if message.contains("join with a new token")), "{told:?}");
-    assert_eq!(code(own.list(&ListParams::default()).await), 403, "the old certificate still opens something");
+    let told = tokio::time::timeout(Duration::from_secs(30), agent)
+        .await
+        .expect("the agent ends")
+        .expect("no panic");
+    assert!(
+        matches!(&told, Err(AgentError::Removed(message)) if message.contains("join with a new token")),
+        "{told:?}"
+    );
+    assert_eq!(
+        code(own.list(&ListParams::default()).await),
+        403,
+        "the old certificate still opens something"
+    );
 
     // With a new token it comes back; then the site leaves a hub that is dead.
     let token = hub.token(1).await;
@@ -202,7 +260,10 @@ async fn each_side_keeps_its_own_and_either_can_leave() {
     let _ = back.await;
     let left = tombolo_agent::leave(&member.client, "hub-alpha", false).await.expect("left");
     assert_eq!(left, 0);
-    eventually("nothing of the hub is left at the site", 20, || async { there.get_opt("web").await.ok()?.is_none().then_some(()) }).await;
+    eventually("nothing of the hub is left at the site", 20, || async {
+        there.get_opt("web").await.ok()?.is_none().then_some(())
+    })
+    .await;
     let states: Api<Secret> = Api::namespaced(member.client.clone(), names::SYSTEM_NAMESPACE);
     assert!(states.get_opt("hub-alpha").await.expect("asked").is_none());
     stop.cancel();
@@ -232,11 +293,23 @@ async fn restored_hub_deletes_nothing(hub: &mut Hub, member: &Cluster, there: &A
     hub.stop_fleet();
     let config: Api<ConfigMap> = Api::namespaced(api.clone(), "kube-system");
     let old = Patch::Merge(json!({"data": {"epoch": "1"}}));
-    let id = config.patch(names::HUB_CONFIG, &PatchParams::default(), &old).await.expect("patched").data.expect("data")["id"].clone();
+    let id = config
+        .patch(names::HUB_CONFIG, &PatchParams::default(), &old)
+        .await
+        .expect("patched")
+        .data
+        .expect("data")["id"]
+        .clone();
     let works: Api<Work> = Api::namespaced(api.clone(), "site-alpha");
     let all = works.list(&ListParams::default()).await.expect("listed");
-    let work = all.items.iter().find(|w| w.spec.root.namespace == "allowed").and_then(|w| w.metadata.name.clone()).expect("a Work");
-    let tombstone = Patch::Merge(json!({"spec": {"tombstone": {"hub": id, "epoch": 1, "reason": "yesterday"}}}));
+    let work = all
+        .items
+        .iter()
+        .find(|w| w.spec.root.namespace == "allowed")
+        .and_then(|w| w.metadata.name.clone())
+        .expect("a Work");
+    let tombstone =
+        Patch::Merge(json!({"spec": {"tombstone": {"hub": id, "epoch": 1, "reason": "yesterday"}}}));
     works.patch(&work, &PatchParams::default(), &tombstone).await.expect("patched");
     hub.start_fleet();
     eventually("the void tombstone is dropped and the Work made anew", 30, || async {
@@ -245,6 +318,10 @@ async fn restored_hub_deletes_nothing(hub: &mut Hub, member: &Cluster, there: &A
         (work.spec.tombstone.is_none() && applied).then_some(())
     })
     .await;
-    assert_eq!(there.get("web").await.expect("still there").metadata.uid, before, "it was deleted and made again");
+    assert_eq!(
+        there.get("web").await.expect("still there").metadata.uid,
+        before,
+        "it was deleted and made again"
+    );
     let _ = member;
 }

@@ -30,13 +30,16 @@ async fn door() -> Door {
         tokio::spawn(async move {
             let mut line = [0u8; 4];
             if io.read_exact(&mut line).await.is_ok() {
-                let _ = io.write_all(format!("{} from {}", String::from_utf8_lossy(&line), peer.site).as_bytes()).await;
+                let _ = io
+                    .write_all(format!("{} from {}", String::from_utf8_lossy(&line), peer.site).as_bytes())
+                    .await;
                 let _ = io.shutdown().await;
             }
         });
     });
     let hub = TunnelHub::new(serve, Duration::from_secs(1));
-    let tls = tombolo_tunnel::tls::server(pki.cert.as_bytes(), pki.key.as_bytes(), pki.ca.as_bytes()).expect("TLS");
+    let tls =
+        tombolo_tunnel::tls::server(pki.cert.as_bytes(), pki.key.as_bytes(), pki.ca.as_bytes()).expect("TLS");
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
@@ -46,7 +49,8 @@ async fn door() -> Door {
             let (acceptor, hub) = (acceptor.clone(), accept.clone());
             tokio::spawn(async move {
                 let Ok(tls) = acceptor.accept(tcp).await else { return };
-                let identity = tls.get_ref().1.peer_certificates().and_then(|c| identity_of(&c[0])).expect("mutual TLS");
+                let identity =
+                    tls.get_ref().1.peer_certificates().and_then(|c| identity_of(&c[0])).expect("mutual TLS");
                 let service = service_fn(move |mut request: http::Request<hyper::body::Incoming>| {
                     let (hub, identity) = (hub.clone(), identity.clone());
                     assert_eq!(request.uri().path(), names::TUNNEL_PATH);
@@ -63,7 +67,10 @@ async fn door() -> Door {
                         .body(Empty::<bytes::Bytes>::new());
                     async move { Ok::<_, Infallible>(response.expect("a response")) }
                 });
-                let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(tls), service).with_upgrades().await;
+                let _ = hyper::server::conn::http1::Builder::new()
+                    .serve_connection(TokioIo::new(tls), service)
+                    .with_upgrades()
+                    .await;
             });
         }
     });
@@ -80,7 +87,10 @@ impl Door {
         params.distinguished_name.push(rcgen::DnType::CommonName, names::site_user(site));
         params.distinguished_name.push(rcgen::DnType::OrganizationName, names::identity_group(identity));
         let cert = params.signed_by(&key, &issuer).expect("signed").pem();
-        let tls = tombolo_tunnel::tls::client(self.pki.ca.as_bytes(), Some((cert.as_bytes(), key.serialize_pem().as_bytes())));
+        let tls = tombolo_tunnel::tls::client(
+            self.pki.ca.as_bytes(),
+            Some((cert.as_bytes(), key.serialize_pem().as_bytes())),
+        );
         Dialer {
             host: "localhost".into(),
             port: self.port,
@@ -94,7 +104,10 @@ impl Door {
 
 fn admission() -> Admission {
     let removal = Removal { hub: "h".into(), epoch: 3, delete: true, message: "site old was removed".into() };
-    Admission { sites: [("a".to_owned(), "i1".to_owned())].into(), removed: [("i0".to_owned(), removal)].into() }
+    Admission {
+        sites: [("a".to_owned(), "i1".to_owned())].into(),
+        removed: [("i0".to_owned(), removal)].into(),
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -145,7 +145,13 @@ impl Connection {
         }
     }
 
-    fn pump(self, mut streams: mpsc::Receiver<BoxIo>, queue: mpsc::Sender<(Class, BoxIo)>, interval: Duration, vital: bool) {
+    fn pump(
+        self,
+        mut streams: mpsc::Receiver<BoxIo>,
+        queue: mpsc::Sender<(Class, BoxIo)>,
+        interval: Duration,
+        vital: bool,
+    ) {
         tokio::spawn(async move {
             loop {
                 tokio::select! {
@@ -297,7 +303,9 @@ async fn bulk_half(bulk: &watch::Sender<Option<Mux>>) -> Result<Mux, TunnelError
 
 fn describe(error: &quinn::ConnectionError) -> String {
     match error {
-        quinn::ConnectionError::ApplicationClosed(closed) => String::from_utf8_lossy(&closed.reason).into_owned(),
+        quinn::ConnectionError::ApplicationClosed(closed) => {
+            String::from_utf8_lossy(&closed.reason).into_owned()
+        }
         other => other.to_string(),
     }
 }

@@ -70,7 +70,8 @@ async fn both_ends_open_streams_of_both_classes_over_quic_and_the_hub_knows_who_
     let (a, b, raw) = quic_pair().await;
     echo_both_ways(&a, &b).await;
     let certificates = raw.peer_identity().expect("mutual TLS");
-    let certificates: Box<Vec<rustls_pki_types::CertificateDer<'static>>> = certificates.downcast().expect("certificates");
+    let certificates: Box<Vec<rustls_pki_types::CertificateDer<'static>>> =
+        certificates.downcast().expect("certificates");
     let identity = crate::identity_of(&certificates[0]).expect("an identity");
     assert_eq!(identity.user, "system:site:a");
     assert_eq!(identity.groups, ["system:sites"]);
@@ -78,7 +79,10 @@ async fn both_ends_open_streams_of_both_classes_over_quic_and_the_hub_knows_who_
 
 #[tokio::test]
 async fn control_passes_while_bulk_is_stuck() {
-    for (a, b) in [pair(), { let (a, b, _) = quic_pair().await; (a, b) }] {
+    for (a, b) in [pair(), {
+        let (a, b, _) = quic_pair().await;
+        (a, b)
+    }] {
         let (stuck, taken) = tokio::join!(a.open(Class::Bulk), b.accept());
         let (mut stuck, _taken) = (stuck.expect("open"), taken.expect("accept"));
         // Nobody reads `_taken`: its window fills and this writer stays behind.
@@ -116,7 +120,9 @@ async fn heartbeats_measure_the_round_trip_at_both_ends() {
 async fn a_silent_peer_is_given_up_after_three_beats() {
     // The peer's process hangs: its end stays open and says nothing.
     let (_silent, io) = tokio::io::duplex(64);
-    let why = heartbeat::acceptor(Box::new(io), Duration::from_millis(20), &Beat::new(), &CancellationToken::new()).await;
+    let why =
+        heartbeat::acceptor(Box::new(io), Duration::from_millis(20), &Beat::new(), &CancellationToken::new())
+            .await;
     assert!(why.contains("no heartbeat for 60ms"), "{why}");
 }
 

@@ -19,7 +19,11 @@ const TCP_WAIT: Duration = Duration::from_secs(20);
 #[derive(Debug, thiserror::Error)]
 pub enum DialError {
     #[error("cannot find the address of {host}: {source}")]
-    Resolve { host: String, #[source] source: std::io::Error },
+    Resolve {
+        host: String,
+        #[source]
+        source: std::io::Error,
+    },
     #[error("cannot reach {address}: {reason}")]
     Unreachable { address: String, reason: String },
     #[error("the hub refused ({status}): {message}")]
@@ -83,7 +87,10 @@ impl Dialer {
 
     async fn upgrade(&self, class: Class) -> Result<impl Io, DialError> {
         let address = self.resolve(self.port).await?;
-        let unreachable = |reason: String| DialError::Unreachable { address: format!("{}:{}", self.host, self.port), reason };
+        let unreachable = |reason: String| DialError::Unreachable {
+            address: format!("{}:{}", self.host, self.port),
+            reason,
+        };
         let tcp = TcpStream::connect(address).await.map_err(|error| unreachable(error.to_string()))?;
         drop(tcp.set_nodelay(true));
         let name = ServerName::try_from(self.host.clone()).map_err(|error| unreachable(error.to_string()))?;
@@ -114,7 +121,8 @@ impl Dialer {
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
             let status = response.status().as_u16();
             let body = Limited::new(response.into_body(), 64 << 10).collect().await;
-            let message = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
+            let message =
+                body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default();
             return Err(DialError::Refused { status, message });
         }
         Ok(TokioIo::new(hyper::upgrade::on(&mut response).await.map_err(broken)?))

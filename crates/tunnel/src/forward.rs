@@ -33,8 +33,13 @@ where
 }
 
 /// Sends `request` over `upstream` (HTTP/1.1) and gives back the answer; on an upgrade, bytes then flow both ways.
-pub async fn forward(mut request: Request<Incoming>, upstream: impl Io, host: &str) -> Result<Reply, TunnelError> {
-    let upgraded_client = request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
+pub async fn forward(
+    mut request: Request<Incoming>,
+    upstream: impl Io,
+    host: &str,
+) -> Result<Reply, TunnelError> {
+    let upgraded_client =
+        request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let path = request.uri().path_and_query().map_or("/", |p| p.as_str()).to_owned();
     *request.uri_mut() = path.parse().map_err(|_| TunnelError::Protocol(format!("bad path {path}")))?;
     *request.version_mut() = http::Version::HTTP_11;

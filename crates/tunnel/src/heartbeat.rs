@@ -108,7 +108,12 @@ pub async fn dialer(mut io: BoxIo, beat: &Beat, closing: &CancellationToken) -> 
 pub async fn acceptor(mut io: BoxIo, interval: Duration, beat: &Beat, closing: &CancellationToken) -> String {
     let patience = interval * MISSES;
     let greeting = interval.as_millis().min(u128::from(u32::MAX)) as u32;
-    if let Err(error) = async { io.write_u32(greeting).await?; io.flush().await }.await {
+    if let Err(error) = async {
+        io.write_u32(greeting).await?;
+        io.flush().await
+    }
+    .await
+    {
         return format!("the heartbeat ended: {error}");
     }
     loop {

@@ -93,7 +93,8 @@ async fn drive<T: futures::AsyncRead + futures::AsyncWrite + Unpin>(
         () = run => {}
         () = closing.cancelled() => {}
     }
-    let _ = tokio::time::timeout(std::time::Duration::from_secs(2), poll_fn(|cx| connection.poll_close(cx))).await;
+    let _ = tokio::time::timeout(std::time::Duration::from_secs(2), poll_fn(|cx| connection.poll_close(cx)))
+        .await;
 }
 
 fn boxed(stream: yamux::Stream) -> BoxIo {

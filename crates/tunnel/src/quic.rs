@@ -44,15 +44,21 @@ pub fn listen(address: SocketAddr, mut tls: rustls::ServerConfig) -> Result<Endp
 }
 
 /// Dials a hub.
-pub async fn dial(address: SocketAddr, name: &str, mut tls: rustls::ClientConfig) -> Result<quinn::Connection, TunnelError> {
+pub async fn dial(
+    address: SocketAddr,
+    name: &str,
+    mut tls: rustls::ClientConfig,
+) -> Result<quinn::Connection, TunnelError> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(transport(256));
-    let any: SocketAddr = if address.is_ipv6() { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
+    let any: SocketAddr =
+        if address.is_ipv6() { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
     let mut endpoint = Endpoint::client(any)?;
     endpoint.set_default_client_config(config);
-    let connecting = endpoint.connect(address, name).map_err(|error| TunnelError::Protocol(error.to_string()))?;
+    let connecting =
+        endpoint.connect(address, name).map_err(|error| TunnelError::Protocol(error.to_string()))?;
     connecting.await.map_err(|error| TunnelError::Closed(error.to_string()))
 }
 
@@ -67,13 +73,21 @@ struct Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
         AsyncRead::poll_read(Pin::new(&mut self.recv), cx, buf)
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<std::io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
         AsyncWrite::poll_write(Pin::new(&mut self.send), cx, buf)
     }
 

@@ -28,8 +28,9 @@ pub fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 }
 
 pub fn certificates(pem: &[u8], what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let all: Vec<_> =
-        CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().map_err(|source| TlsError::Pem { what, source })?;
+    let all: Vec<_> = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .map_err(|source| TlsError::Pem { what, source })?;
     if all.is_empty() { Err(TlsError::Empty(what)) } else { Ok(all) }
 }
 

@@ -32,14 +32,19 @@ pub const ADMIN: &str = "test-admin-token";
 /// Where the fixtures are, or `None` (said aloud; in CI a failure).
 pub fn fixtures() -> Option<PathBuf> {
     let home = std::env::var("HOME").unwrap_or_default();
-    let found = std::env::var("TOMBOLO_FIXTURES").map(PathBuf::from).unwrap_or_else(|_| Path::new(&home).join(".cache/tombolo/bin"));
+    let found = std::env::var("TOMBOLO_FIXTURES")
+        .map(PathBuf::from)
+        .unwrap_or_else(|_| Path::new(&home).join(".cache/tombolo/bin"));
     let complete = ["etcd-3.6.16/etcd", "k8s-1.36.3/kube-apiserver", "k8s-1.36.3/kube-controller-manager"];
     let missing: Vec<_> = complete.iter().filter(|f| !found.join(f).exists()).collect();
     if missing.is_empty() {
         return Some(found);
     }
     assert!(std::env::var("CI").is_err(), "fixtures are missing: {missing:?} in {}", found.display());
-    eprintln!("SKIPPED: fixtures are missing ({missing:?} in {}); run `cargo xtask fixtures`", found.display());
+    eprintln!(
+        "SKIPPED: fixtures are missing ({missing:?} in {}); run `cargo xtask fixtures`",
+        found.display()
+    );
     None
 }
 
@@ -76,7 +81,8 @@ pub fn pki() -> Pki {
     let issuer = rcgen::Issuer::from_params(&params, &ca_key);
     let key = rcgen::KeyPair::generate().expect("key");
     let names = vec!["localhost".into(), "127.0.0.1".into()];
-    let cert = rcgen::CertificateParams::new(names).expect("params").signed_by(&key, &issuer).expect("signed");
+    let cert =
+        rcgen::CertificateParams::new(names).expect("params").signed_by(&key, &issuer).expect("signed");
     Pki { ca: ca.pem(), ca_key: ca_key.serialize_pem(), cert: cert.pem(), key: key.serialize_pem() }
 }
 
@@ -101,7 +107,8 @@ pub fn client(port: u16, ca: &str) -> Client {
 impl Cluster {
     /// `port` and the four after it are used.
     pub async fn start(fixtures: &Path, name: &str, port: u16) -> Self {
-        let dir = tempfile::Builder::new().prefix(&format!("tombolo-{name}-")).tempdir().expect("a directory");
+        let dir =
+            tempfile::Builder::new().prefix(&format!("tombolo-{name}-")).tempdir().expect("a directory");
         let pki = Arc::new(pki());
         let at = |file: &str| dir.path().join(file).display().to_string();
         let write = |file: &str, text: &str| std::fs::write(dir.path().join(file), text).expect("written");
@@ -147,7 +154,9 @@ impl Cluster {
             if began.elapsed() > Duration::from_secs(60) {
                 let log = std::fs::read_to_string(dir.path().join("api.log")).unwrap_or_default();
                 let tail: Vec<&str> = log.lines().rev().take(15).collect();
-                panic!("API server {name} does not come up: {error}; its log ends (last line first) {tail:#?}");
+                panic!(
+                    "API server {name} does not come up: {error}; its log ends (last line first) {tail:#?}"
+                );
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -213,7 +222,8 @@ async fn run_pods(client: Client, node: String) {
         }
         if pod.spec.as_ref().is_some_and(|s| s.node_name.is_none()) {
             let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": {"kind": "Node", "name": node}});
-            let _: Result<serde_json::Value, _> = api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
+            let _: Result<serde_json::Value, _> =
+                api.create_subresource("binding", &name, &PostParams::default(), &binding).await;
         }
         let containers: Vec<_> = pod.spec.iter().flat_map(|s| &s.containers).map(|c| {
             json!({"name": c.name, "image": c.image, "imageID": "", "ready": true, "started": true, "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}})
@@ -305,11 +315,14 @@ impl Hub {
         let ca = cluster.pki.ca.clone();
         let serve: tombolo_fleet::Serve = Arc::new(move |io, peer| {
             let ca = ca.clone();
-            tokio::spawn(tombolo_tunnel::serve_http(io, move |request| as_site(request, peer.clone(), port, ca.clone())));
+            tokio::spawn(tombolo_tunnel::serve_http(io, move |request| {
+                as_site(request, peer.clone(), port, ca.clone())
+            }));
         });
         let tunnels = TunnelHub::new(serve, Duration::from_secs(1).min(lease / 3));
         let pki = &cluster.pki;
-        let tls = tombolo_tunnel::tls::server(pki.cert.as_bytes(), pki.key.as_bytes(), pki.ca.as_bytes()).expect("TLS");
+        let tls = tombolo_tunnel::tls::server(pki.cert.as_bytes(), pki.key.as_bytes(), pki.ca.as_bytes())
+            .expect("TLS");
         let address: SocketAddr = ([127, 0, 0, 1], udp).into();
         let endpoint = tombolo_tunnel::quic::listen(address, tls).expect("a UDP port");
         let link = Link::start(udp + 1, address).await;
@@ -324,8 +337,13 @@ impl Hub {
         let stop = CancellationToken::new();
         let pki = &self.cluster.pki;
         let url = format!("https://127.0.0.1:{}", self.cluster.port);
-        let mut config =
-            FleetConfig::new(self.cluster.client.clone(), pki.ca.clone(), pki.ca_key.clone(), url, self.tunnels.clone());
+        let mut config = FleetConfig::new(
+            self.cluster.client.clone(),
+            pki.ca.clone(),
+            pki.ca_key.clone(),
+            url,
+            self.tunnels.clone(),
+        );
         config.quic_port = Some(self.link.port);
         config.lease = self.lease;
         config.shutdown = stop.clone();
@@ -344,13 +362,23 @@ impl Hub {
     }
 
     pub async fn token(&self, uses: u32) -> String {
-        let new = tombolo_fleet::tokens::NewToken { ttl: Some(Duration::from_secs(600)), uses: Some(uses), needs_approval: false };
+        let new = tombolo_fleet::tokens::NewToken {
+            ttl: Some(Duration::from_secs(600)),
+            uses: Some(uses),
+            needs_approval: false,
+        };
         let random = *uuid::Uuid::new_v4().as_bytes();
         let now = jiff::Timestamp::now().as_second();
         tombolo_fleet::tokens::create(&self.cluster.client, &new, now, random).await.expect("a token")
     }
 
-    pub fn agent(&self, name: &str, member: &Cluster, token: Option<String>, acting_as: Option<ActingAs>) -> AgentConfig {
+    pub fn agent(
+        &self,
+        name: &str,
+        member: &Cluster,
+        token: Option<String>,
+        acting_as: Option<ActingAs>,
+    ) -> AgentConfig {
         AgentConfig {
             site: member.client.clone(),
             site_dial: None,
@@ -376,7 +404,12 @@ impl Drop for Hub {
 }
 
 /// What `tombolo hub` does in process: serves the hub's API to a site under the site's own name.
-async fn as_site(mut request: http::Request<hyper::body::Incoming>, peer: SitePeer, port: u16, ca: String) -> tombolo_tunnel::Reply {
+async fn as_site(
+    mut request: http::Request<hyper::body::Incoming>,
+    peer: SitePeer,
+    port: u16,
+    ca: String,
+) -> tombolo_tunnel::Reply {
     let headers = request.headers_mut();
     headers.insert("authorization", format!("Bearer {ADMIN}").parse().expect("a header"));
     headers.insert("impersonate-user", peer.user.parse().expect("a header"));
@@ -392,10 +425,14 @@ async fn as_site(mut request: http::Request<hyper::body::Incoming>, peer: SitePe
         let io = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, tcp).await?;
         tombolo_tunnel::forward(request, io, "localhost").await.map_err(std::io::Error::other)
     };
-    answer.await.unwrap_or_else(|e| tombolo_tunnel::full(http::StatusCode::BAD_GATEWAY, "text/plain", e.to_string()))
+    answer
+        .await
+        .unwrap_or_else(|e| tombolo_tunnel::full(http::StatusCode::BAD_GATEWAY, "text/plain", e.to_string()))
 }
 
 pub fn logging() {
-    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| "warn,kube_client=off,kube_runtime=off,tombolo_fleet=info,tombolo_agent=info".into());
+    let filter = std::env::var("RUST_LOG").unwrap_or_else(|_| {
+        "warn,kube_client=off,kube_runtime=off,tombolo_fleet=info,tombolo_agent=info".into()
+    });
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
 }

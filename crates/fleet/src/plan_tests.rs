@@ -1,0 +1,268 @@
+use super::*;
+use proptest::prelude::*;
+use tombolo_api::{
+    Condition, HubRef, NodeShape, Placement, PlacementSpec, PodSummary, Site, SiteSpec, SiteStatus,
+};
+
+const NOW: i64 = 1_800_000_000;
+
+fn key() -> Key {
+    Key::new("apps/v1", "Deployment", "shop", "web")
+}
+
+fn site(name: &str, cpu: &str) -> Site {
+    let mut site = Site::new(name, SiteSpec { fences: true, ..Default::default() });
+    let room: tombolo_api::Quantities =
+        [("cpu".into(), cpu.into()), ("memory".into(), "8Gi".into()), ("pods".into(), "100".into())].into();
+    site.status = Some(SiteStatus {
+        conditions: vec![Condition { r#type: "Ready".into(), status: "True".into(), ..Default::default() }],
+        nodes: 1,
+        shapes: vec![NodeShape { count: 1, allocatable: room.clone(), free: room, ..Default::default() }],
+        ..Default::default()
+    });
+    site
+}
+
+fn deployment(replicas: i64, generation: i64) -> Object {
+    Arc::new(json!({"apiVersion": "apps/v1", "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": "shop", "uid": "u1", "generation": generation, "resourceVersion": generation.to_string()},
+        "spec": {"replicas": replicas, "template": {"metadata": {"labels": {"app": "web"}},
+            "spec": {"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}]}}}}))
+}
+
+fn fleet(sites: &[&str], spec: PlacementSpec) -> Index {
+    let hub = HubRef { id: "hub".into(), epoch: 5, path: vec!["hub".into()] };
+    let mut index = Index::new(hub, false, NOW - 1000, 40);
+    for name in sites {
+        index.put_site(site(name, "8"));
+        index.heard(name, NOW, NOW);
+    }
+    let mut placement = Placement::new("default", spec);
+    placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+    index.put_placement(placement);
+    index
+}
+
+/// Does to the index what the API would do; reports are as if every replica ran.
+fn carry_out(index: &mut Index, actions: &[Action]) {
+    for action in actions {
+        match action {
+            Action::CreateWork { site, name, spec, .. } | Action::UpdateWork { site, name, spec, .. } => {
+                let old = index
+                    .works_of(&key())
+                    .find(|(s, w)| *s == site && w.metadata.name.as_ref() == Some(name))
+                    .map(|(_, w)| w.clone());
+                let mut work = Work::new(name, (**spec).clone());
+                work.metadata.namespace = Some(names::site_namespace(site));
+                work.metadata.uid = Some("w".into());
+                work.metadata.generation =
+                    Some(old.as_ref().map_or(1, |w| w.metadata.generation.unwrap_or(0) + 1));
+                let version = old
+                    .and_then(|w| w.metadata.resource_version.clone())
+                    .and_then(|v| v.parse::<u64>().ok())
+                    .unwrap_or(0);
+                work.metadata.resource_version = Some((version + 1).to_string());
+                index.put_work(work);
+            }
+            Action::DeleteWork { site, name, .. } => {
+                let found = index
+                    .works_of(&key())
+                    .find(|(s, w)| *s == site && w.metadata.name.as_ref() == Some(name))
+                    .map(|(_, w)| (**w).clone());
+                if let Some(work) = found {
+                    index.drop_work(&work);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn step(index: &mut Index, now: i64) -> Vec<Action> {
+    let plan = plan(index, &key(), now, "now");
+    if let Some(decided) = plan.decided {
+        index.decided.insert(key(), decided);
+    }
+    if plan.moved {
+        index.moved.insert(key(), now);
+    }
+    carry_out(index, &plan.actions);
+    plan.actions
+}
+
+fn about_works(actions: &[Action]) -> usize {
+    let works = |a: &&Action| {
+        matches!(a, Action::CreateWork { .. } | Action::UpdateWork { .. } | Action::DeleteWork { .. })
+    };
+    actions.iter().filter(works).count()
+}
+
+fn shares(index: &Index) -> BTreeMap<String, i64> {
+    let key = key();
+    let alive = index.works_of(&key).filter(|(_, w)| w.spec.tombstone.is_none());
+    alive.map(|(site, w)| (site.clone(), w.spec.replicas.unwrap_or(0))).collect()
+}
+
+fn removed(index: &mut Index, site: &str) {
+    let mut work =
+        index.works_of(&key()).find(|(s, _)| *s == site).map(|(_, w)| (**w).clone()).expect("a Work");
+    let mut status = work.status.clone().unwrap_or_default();
+    status.observed_generation = work.metadata.generation.unwrap_or(0);
+    status.conditions =
+        vec![Condition { r#type: "Removed".into(), status: "True".into(), ..Default::default() }];
+    work.status = Some(status);
+    work.metadata.resource_version = Some("1000".into());
+    index.put_work(work);
+}
+
+#[test]
+fn a_deleted_root_leaves_its_sites_by_tombstone_and_its_works_go_when_that_is_done() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key(), deployment(2, 1));
+    step(&mut index, NOW);
+    index.drop_object(&key());
+    step(&mut index, NOW);
+    let tombstone =
+        index.works_of(&key()).next().and_then(|(_, w)| w.spec.tombstone.clone()).expect("a tombstone");
+    assert_eq!((tombstone.hub.as_str(), tombstone.epoch, tombstone.keep), ("hub", 5, false));
+    assert_eq!(about_works(&step(&mut index, NOW)), 0, "it waits for the site");
+    removed(&mut index, "a");
+    step(&mut index, NOW);
+    assert_eq!(index.works_of(&key()).count(), 0);
+}
+
+#[test]
+fn a_restored_hub_drops_tombstones_of_before_and_a_restarted_one_confirms_them() {
+    for restored in [true, false] {
+        let mut index = fleet(&["a"], PlacementSpec::default());
+        index.put_object(key(), deployment(1, 1));
+        step(&mut index, NOW);
+        index.drop_object(&key());
+        step(&mut index, NOW);
+        index.hub.epoch = 6;
+        index.restored = restored;
+        step(&mut index, NOW);
+        let left = index.works_of(&key()).next().and_then(|(_, w)| w.spec.tombstone.clone());
+        assert_eq!(left.map(|t| t.epoch), (!restored).then_some(6));
+    }
+}
+
+#[test]
+fn a_lost_site_s_replicas_move_after_the_wait_and_not_before() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.wait_seconds = Some(120);
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    let before = shares(&index);
+    assert_eq!(before.values().sum::<i64>(), 4);
+    let lost = before.keys().next().cloned().expect("a site");
+    let other = if lost == "a" { "b" } else { "a" };
+    for (later, moved) in [(60, false), (130, true)] {
+        index.heard(other, NOW + later, NOW + later);
+        index.topology += 1;
+        step(&mut index, NOW + later);
+        let now = shares(&index);
+        assert_eq!(now.values().sum::<i64>(), 4, "a replica was lost");
+        assert_eq!(!now.contains_key(&lost), moved, "after {later} s: {now:?}");
+    }
+}
+
+#[test]
+fn an_at_most_once_workload_waits_until_the_old_site_says_it_is_gone() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.at_most_once = true;
+    spec.sites.names = vec!["a".into()];
+    let mut index = fleet(&["a", "b"], spec.clone());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+    spec.sites.names = vec!["b".into()];
+    let mut placement = Placement::new("default", spec);
+    placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+    index.put_placement(placement);
+    for _ in 0..3 {
+        step(&mut index, NOW);
+        assert_eq!(shares(&index), BTreeMap::new(), "it may still run at a");
+    }
+    removed(&mut index, "a");
+    for _ in 0..3 {
+        step(&mut index, NOW);
+    }
+    assert_eq!(shares(&index), BTreeMap::from([("b".into(), 1)]));
+}
+
+#[test]
+fn a_given_back_object_stays_at_its_site() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    let mut object = (*deployment(1, 2)).clone();
+    object["metadata"]["annotations"] = json!({names::GIVE_BACK_ANNOTATION: "true"});
+    index.put_object(key(), Arc::new(object));
+    step(&mut index, NOW);
+    assert!(index.works_of(&key()).all(|(_, w)| w.spec.tombstone.as_ref().is_some_and(|t| t.keep)));
+}
+
+#[test]
+fn pods_are_shown_once_and_disappear_with_their_report() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    let mut work = index.works_of(&key()).next().map(|(_, w)| (**w).clone()).expect("a Work");
+    let pod = PodSummary {
+        phase: "Running".into(),
+        containers: vec!["c".into()],
+        node: "n".into(),
+        ..Default::default()
+    };
+    work.status =
+        Some(tombolo_api::WorkStatus { pods: [("web-1".to_owned(), pod)].into(), ..Default::default() });
+    work.metadata.resource_version = Some("50".into());
+    index.put_work(work.clone());
+    let actions = step(&mut index, NOW);
+    let created = actions.iter().find_map(|a| {
+        if let Action::CreatePod { pod, status } = a { Some((pod.clone(), status.clone())) } else { None }
+    });
+    let (mut pod, status) = created.expect("a mirror");
+    assert_eq!(text(&pod, "/metadata/name"), "web-1.a");
+    pod["status"] = status;
+    index.put_mirror(Arc::new(pod));
+    let quiet = step(&mut index, NOW);
+    assert!(
+        !quiet.iter().any(|a| matches!(a, Action::CreatePod { .. } | Action::PatchPod { .. })),
+        "{quiet:?}"
+    );
+    work.status = Some(Default::default());
+    work.metadata.resource_version = Some("51".into());
+    index.put_work(work);
+    assert!(
+        step(&mut index, NOW)
+            .iter()
+            .any(|a| matches!(a, Action::DeletePod { name, .. } if name == "web-1.a"))
+    );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Planning again without news changes no Work, and no replica is lost or invented, whatever came before.
+    #[test]
+    fn a_plan_is_stable_and_conserves_replicas(scales in prop::collection::vec(0i64..12, 1..6), sites in 1usize..4) {
+        let names: Vec<String> = (0..sites).map(|n| format!("s{n}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut index = fleet(&names, PlacementSpec::default());
+        for (n, replicas) in scales.into_iter().enumerate() {
+            index.put_object(key(), deployment(replicas, n as i64 + 1));
+            step(&mut index, NOW);
+            // A Work that was taken away is confirmed by its site, so that it can come again.
+            let leaving: Vec<String> = index.works_of(&key()).filter(|(_, w)| w.spec.tombstone.is_some()).map(|(s, _)| s.clone()).collect();
+            for site in leaving {
+                removed(&mut index, &site);
+            }
+            step(&mut index, NOW);
+            step(&mut index, NOW);
+            prop_assert_eq!(shares(&index).values().sum::<i64>(), replicas);
+            prop_assert_eq!(about_works(&step(&mut index, NOW)), 0);
+        }
+    }
+}
