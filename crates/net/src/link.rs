@@ -8,6 +8,7 @@ use crate::netlink::{CREATE, EXCL, Message, Socket, attributes};
 const RTM_NEWLINK: u16 = 16;
 const RTM_DELLINK: u16 = 17;
 const RTM_GETLINK: u16 = 18;
+const RTM_SETLINK: u16 = 19;
 const RTM_NEWADDR: u16 = 20;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_DELROUTE: u16 = 25;
@@ -131,7 +132,7 @@ impl Links {
     pub fn hairpin(&mut self, index: u32) -> io::Result<()> {
         let mut head = link_head(index, 0, 0);
         head[0] = AF_BRIDGE;
-        self.0.request(Message::new(RTM_NEWLINK, 0, &head).nest(IFLA_PROTINFO, |m| m.bytes(IFLA_BRPORT_MODE, &[1])))
+        self.0.request(Message::new(RTM_SETLINK, 0, &head).nest(IFLA_PROTINFO, |m| m.bytes(IFLA_BRPORT_MODE, &[1])))
     }
 
     pub fn delete(&mut self, name: &str) -> io::Result<()> {

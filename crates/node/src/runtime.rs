@@ -133,8 +133,8 @@ pub struct ContainerState {
     pub image_id: String,
     pub started: Timestamp,
     pub phase: ContainerPhase,
-    /// A number that changes when the spec it was made from changes.
-    pub spec_hash: String,
+    /// Made in the sandbox the pod has now, not in one it had before a reboot.
+    pub current: bool,
 }
 
 /// A pod as it is: `sandbox` is absent when nothing runs.

@@ -238,7 +238,7 @@ impl Runtime for Embedded {
         let sandbox = self.sandbox(&spec.pod).ok_or(RuntimeError::NoSandbox)?;
         let pod_dir = self.pod_dir(&spec.pod);
         let image = self.images.get(&spec.image).ok_or_else(|| crate::image::StoreError::Unknown(spec.image.clone()))?;
-        let meta = Meta::new(spec, &image);
+        let meta = Meta::new(spec, &image, &sandbox);
         let dir = pod_dir.join("containers").join(&spec.name).join(spec.attempt.to_string());
         let cgroup = self.cgroups.container(&spec.pod, &meta.id);
         let layers = self.images.layers(&image);
@@ -300,7 +300,7 @@ impl Runtime for Embedded {
             .into_iter()
             .filter_map(|(dir, meta)| {
                 let group = self.cgroups.container(uid, &meta.id);
-                meta.state(&dir, sandbox.is_some(), || self.cgroups.out_of_memory(&group))
+                meta.state(&dir, sandbox.as_ref(), || self.cgroups.out_of_memory(&group))
             })
             .collect();
         Ok(PodState { sandbox: sandbox.map(|s| s.state()), containers })

@@ -15,6 +15,8 @@ use crate::runtime::{ContainerPhase, ContainerSpec, ContainerState, SandboxSpec,
 /// `sandbox.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Sandbox {
+    /// Tells this sandbox from the one the pod had before a reboot; clocks cannot.
+    pub id: String,
     pub pid: u32,
     /// Start time of that process in clock ticks: tells it from a later one with the same number.
     started_ticks: u64,
@@ -31,6 +33,7 @@ impl Sandbox {
         let pids = fs::read_to_string(dir.join("shim.pid")).unwrap_or_default();
         let pause = pids.lines().nth(1).and_then(|line| line.parse().ok()).filter(|pid| *pid > 0);
         Sandbox {
+            id: uuid::Uuid::new_v4().to_string(),
             pid,
             started_ticks: start_ticks(pid).unwrap_or(0),
             pause,
@@ -85,32 +88,33 @@ fn start_ticks(pid: u32) -> Option<u64> {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Meta {
     pub id: String,
+    sandbox: String,
     name: String,
     attempt: u32,
     image: String,
     image_id: String,
-    spec_hash: String,
 }
 
 impl Meta {
-    pub fn new(spec: &ContainerSpec, image: &Image) -> Meta {
+    pub fn new(spec: &ContainerSpec, image: &Image, sandbox: &Sandbox) -> Meta {
         let unique = format!("{}/{}/{}/{}", spec.pod, spec.name, spec.attempt, uuid::Uuid::new_v4());
         Meta {
             id: format!("{:x}", Sha256::digest(unique)),
+            sandbox: sandbox.id.clone(),
             name: spec.name.clone(),
             attempt: spec.attempt,
             image: spec.image.clone(),
             image_id: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
-            spec_hash: String::new(),
         }
     }
 
     /// The container as it is, or nothing if its creation never finished.
-    pub fn state(&self, dir: &Path, sandbox_alive: bool, oom: impl FnOnce() -> bool) -> Option<ContainerState> {
+    pub fn state(&self, dir: &Path, sandbox: Option<&Sandbox>, oom: impl FnOnce() -> bool) -> Option<ContainerState> {
+        let current = sandbox.is_some_and(|s| s.id == self.sandbox);
         let started = fs::metadata(dir.join("pid")).ok()?.modified().ok()?;
         let phase = match exit_record(dir) {
             Some((code, finished)) => ContainerPhase::Exited { code, finished, oom: out_of_memory(dir, code, oom) },
-            None if sandbox_alive => {
+            None if current => {
                 let pid = fs::read_to_string(dir.join("pid")).ok()?.trim().parse().ok()?;
                 ContainerPhase::Running { pid }
             }
@@ -124,7 +128,7 @@ impl Meta {
             image_id: self.image_id.clone(),
             started: Timestamp::try_from(started).unwrap_or(Timestamp::UNIX_EPOCH),
             phase,
-            spec_hash: self.spec_hash.clone(),
+            current,
         })
     }
 }

@@ -112,15 +112,15 @@ pub(crate) fn plan(pod: &Pod, state: &PodState, memory: &Memory, now: Timestamp)
         }
         decision.wake_at(at);
     }
-    let Some(sandbox) = &state.sandbox else {
+    if state.sandbox.is_none() {
         match memory.sandbox_retry.filter(|at| *at > now) {
             Some(at) => decision.wake_at(at),
             None => decision.actions.push(Action::StartSandbox),
         }
         return decision;
-    };
+    }
     // What ran before the machine went down tells nothing about whether initialization is done.
-    let fresh = |c: &ContainerState| c.started >= sandbox.created || running(c);
+    let fresh = |c: &ContainerState| c.current;
     if initialize(pod, state, memory, now, &fresh, &mut decision) {
         for container in pod.spec.iter().flat_map(|s| &s.containers) {
             run(pod, container, state, memory, now, &mut decision);

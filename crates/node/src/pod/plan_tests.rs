@@ -28,7 +28,7 @@ fn container(name: &str, attempt: u32, started: i64, phase: ContainerPhase) -> C
         image_id: String::new(),
         started: at(started),
         phase,
-        spec_hash: String::new(),
+        current: started >= 0,
     }
 }
 

@@ -139,25 +139,24 @@ async fn one(sender: spdy::Sender, stream: u32, error: Option<u32>, port: u16, p
         }
     };
     let (mut from_pod, mut to_pod) = connection.into_split();
-    let upward = async {
+    let upward = tokio::spawn(async move {
         while let Some(data) = input.recv().await {
             if to_pod.write_all(&data).await.is_err() {
                 return;
             }
         }
         let _ = to_pod.shutdown().await;
-    };
-    let downward = async {
-        let mut buffer = vec![0u8; PIECE];
-        while let Ok(count) = from_pod.read(&mut buffer).await {
-            if count == 0 || sender.is_closed() {
-                break;
-            }
-            sender.send(stream, Bytes::copy_from_slice(&buffer[..count]), false).await;
+    });
+    let mut buffer = vec![0u8; PIECE];
+    while let Ok(count) = from_pod.read(&mut buffer).await {
+        if count == 0 || sender.is_closed() {
+            break;
         }
-        sender.send(stream, Bytes::new(), true).await;
-    };
-    tokio::join!(upward, downward);
+        sender.send(stream, Bytes::copy_from_slice(&buffer[..count]), false).await;
+    }
+    // The program in the pod has said its last word. Older clients close their end only after both of ours are.
+    upward.abort();
+    sender.send(stream, Bytes::new(), true).await;
     if let Some(error) = error {
         sender.send(error, Bytes::new(), true).await;
     }

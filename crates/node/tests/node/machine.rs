@@ -149,16 +149,11 @@ impl Site {
 
     /// Starts the node process's part; `halt` ends it as a crash would.
     pub async fn boot(&mut self) {
-        let mut config = NodeConfig::new(self.client.clone(), &self.name, self.machine.dir());
-        config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
-        config.addresses = vec![GATEWAY.parse().expect("address")];
-        config.program = Some(Machine::program());
-        let address = format!("{GATEWAY}:21510").parse().expect("address");
-        config.listen = Some(Listen { address, client_ca: None });
-        let shutdown = config.shutdown.clone();
-        busybox(&Store::open(self.machine.dir().join("images")).expect("store"));
-        let node = Node::start(config).await.expect("node starts");
-        self.node = Some((node, shutdown));
+        self.node = Some(start_node(self.client.clone(), self.machine.dir()).await);
+    }
+
+    pub fn kubeconfig(&self) -> &Path {
+        &upstream().expect("running").kubeconfig
     }
 
     pub async fn halt(&mut self) {
@@ -234,10 +229,26 @@ impl Site {
     pub async fn tear_down(mut self) {
         self.halt().await;
         Node::destroy(self.machine.dir()).await.expect("destroy");
+        // The next test's node has the same name: it must not find these.
+        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        let _ = self.pods().delete_collection(&now, &Default::default()).await;
         self.machine.assert_clean();
         let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(self.client.clone());
         let _ = nodes.delete(&self.name, &DeleteParams::default()).await;
     }
+}
+
+/// Starts a node on a data folder as every test here wants it.
+pub async fn start_node(client: Client, dir: &Path) -> (Node, tokio_util::sync::CancellationToken) {
+    let mut config = NodeConfig::new(client, GATEWAY, dir);
+    config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
+    config.addresses = vec![GATEWAY.parse().expect("address")];
+    config.program = Some(Machine::program());
+    let address = format!("{GATEWAY}:21510").parse().expect("address");
+    config.listen = Some(Listen { address, client_ca: None });
+    let shutdown = config.shutdown.clone();
+    busybox(&Store::open(dir.join("images")).expect("store"));
+    (Node::start(config).await.expect("node starts"), shutdown)
 }
 
 /// A test that failed leaves its pods running: end them, or they disturb the next one.

@@ -3,7 +3,9 @@
 //! Not the usual test harness, for two reasons: this program is what the node starts again to make containers
 //! (so `maybe_run` must be first), and it enters a network namespace of its own while it has a single thread.
 
+mod churn;
 mod harness;
+mod images;
 mod lifecycle;
 mod machine;
 mod pods;
@@ -14,13 +16,22 @@ mod stubborn;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
+    let args: Vec<String> = std::env::args().collect();
+    if let [_, mode, kubeconfig, dir] = args.as_slice()
+        && mode == "run-node"
+    {
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("tokio");
+        return runtime.block_on(churn::run_node(kubeconfig, dir));
+    }
     let tests = [
         runtime::tests(),
+        images::tests(),
         pods::tests(),
         lifecycle::tests(),
         streams::tests(),
         services::tests(),
         stubborn::tests(),
+        churn::tests(),
     ];
     harness::run(&tests.concat());
 }

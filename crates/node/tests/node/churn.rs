@@ -1,0 +1,91 @@
+//! The node is killed at random moments while pods come and go: nothing may leak, and the API shows the truth.
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+
+use crate::machine::{Site, condition};
+
+crate::tests![killed_at_random_moments_the_node_leaks_nothing];
+
+/// The node as a process of its own, so that it can be killed for real.
+struct Victim(Child);
+
+impl Victim {
+    fn start(site: &Site) -> Victim {
+        let program = std::env::current_exe().expect("the test program");
+        let mut command = Command::new(program);
+        command.arg("run-node").arg(site.kubeconfig()).arg(site.machine.dir());
+        Victim(command.stdin(Stdio::null()).spawn().expect("a node process"))
+    }
+
+    fn kill(mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn killed_at_random_moments_the_node_leaks_nothing() {
+    let Some(mut site) = Site::start("churn").await else { return };
+    site.halt().await;
+    // Moments that differ from run to run, but are told when it fails.
+    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64);
+    println!("    seed {seed}");
+    let mut random = seed;
+    let mut next = move |limit: u64| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (random >> 33) % limit
+    };
+    for round in 0..8 {
+        let victim = Victim::start(&site);
+        for index in 0..3 {
+            site.create(&format!("p{round}-{index}"), json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
+        }
+        if round > 0 {
+            for index in 0..2 {
+                let name = format!("p{}-{index}", round - 1);
+                let _ = site.pods().delete(&name, &DeleteParams::default()).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50 + next(1500))).await;
+        victim.kill();
+    }
+    site.boot().await;
+    let start = Instant::now();
+    loop {
+        let pods = site.pods().list(&ListParams::default()).await.expect("pods").items;
+        let settled = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none() && condition(pod, "Ready") == Some("True"));
+        if settled && pods.len() == 8 + 2 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(120), "{} pods, not settled", pods.len());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let folders = || std::fs::read_dir(site.machine.dir().join("pods")).expect("pods").count();
+    crate::machine::eventually(Duration::from_secs(60), || folders() == 10).await;
+    let links = String::from_utf8(Command::new("ip").args(["-o", "link"]).output().expect("ip").stdout).expect("text");
+    let pod_links = links.lines().filter(|line| line.contains(": tmb")).count();
+    assert_eq!(pod_links, 10, "one link per pod:\n{links}");
+    let dir = site.machine.dir().to_string_lossy().into_owned();
+    let shims = std::fs::read_dir("/proc").expect("proc").flatten().filter(|entry| {
+        let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&command).contains(&format!("{dir}/bin/shim"))
+    });
+    assert_eq!(shims.count(), 10, "one shim per pod");
+    for pod in site.pods().list(&ListParams::default()).await.expect("pods").items {
+        site.delete(&pod.metadata.name.unwrap_or_default()).await;
+    }
+    crate::machine::eventually(Duration::from_secs(60), || folders() == 0).await;
+    site.tear_down().await;
+}
+
+/// `run-node KUBECONFIG DIR`: what the victim is.
+pub async fn run_node(kubeconfig: &str, dir: &str) {
+    let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).expect("kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
+    let client = kube::Client::try_from(config).expect("client");
+    let _node = crate::machine::start_node(client, std::path::Path::new(dir)).await;
+    std::future::pending::<()>().await;
+}
