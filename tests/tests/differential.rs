@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tombolo_testkit::{Fixture, Tombolo, Upstream, UpstreamOptions, require};
 
 /// Share of answers that must agree. Raised as the gap closes; never lowered.
-const AGREEMENT: f64 = 0.90;
+const AGREEMENT: f64 = 0.999;
 const IN_FLIGHT: usize = 16;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
