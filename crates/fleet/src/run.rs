@@ -277,7 +277,7 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
     } else {
         index.unsettled.remove(key);
     }
-    if index.objects.get(key).is_none() && index.works_of(key).next().is_none() {
+    if !index.objects.contains_key(key) && index.works_of(key).next().is_none() {
         index.decided.remove(key);
         index.moved.remove(key);
         index.unsettled.remove(key);
