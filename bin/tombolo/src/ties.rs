@@ -80,6 +80,8 @@ impl Agent {
     ) -> Self {
         let stop = stop.child_token();
         let state = state_name(&tie.url);
+        let mut spec = tie.description.spec.clone();
+        spec.hubs.extend(hub_identity.clone());
         let config = AgentConfig {
             site: site.clone(),
             site_dial: Some(Arc::new(InProcess(server.clone()))),
@@ -88,7 +90,7 @@ impl Agent {
             ca_hash: Some(tie.ca_hash.clone()),
             token: Some(tie.token.clone()),
             name: tie.description.name.clone(),
-            spec: tie.description.spec.clone(),
+            spec,
             labels: tie.description.labels.clone(),
             state: state.clone(),
             hub_identity,

@@ -5,13 +5,15 @@ use std::time::Duration;
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Error};
 use sha2::{Digest, Sha256};
 use tombolo_api::names;
 
 /// How many sites may still join with the token; in the token's Secret.
 const USES: &str = "tombolo-uses";
+/// How long a used-up token still lets its last user read the certificate it asked for.
+const FAREWELL_SECONDS: i64 = 60;
 /// `person`: joining with this token waits for `tombolo sites approve`.
 const APPROVAL: &str = "tombolo-approval";
 
@@ -95,18 +97,14 @@ pub async fn consume(client: &Client, id: &str, now: i64) -> Result<Verdict, Err
         };
         let verdict = verdict(&secret.data.clone().unwrap_or_default(), now);
         let Verdict::Yes { left: Some(left), .. } = verdict else { return Ok(verdict) };
-        let done = if left == 0 {
-            let uid = secret.metadata.uid.clone();
-            let version = secret.metadata.resource_version.clone();
-            let only_this = kube::api::Preconditions { uid, resource_version: version };
-            api.delete(&name, &DeleteParams::default().preconditions(only_this)).await.map(drop)
-        } else {
-            secret
-                .data
-                .get_or_insert_default()
-                .insert(USES.into(), ByteString(left.to_string().into_bytes()));
-            api.replace(&name, &PostParams::default(), &secret).await.map(drop)
-        };
+        let data = secret.data.get_or_insert_default();
+        data.insert(USES.into(), ByteString(left.to_string().into_bytes()));
+        if left == 0 {
+            // Whoever used it last still has to fetch the certificate; after that the token is no more.
+            let end = jiff::Timestamp::from_second(now + FAREWELL_SECONDS).unwrap_or(jiff::Timestamp::MAX);
+            data.insert("expiration".into(), ByteString(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into_bytes()));
+        }
+        let done = api.replace(&name, &PostParams::default(), &secret).await.map(drop);
         match done {
             Ok(()) => return Ok(verdict),
             Err(Error::Api(status)) if status.code == 409 || status.code == 404 => {}

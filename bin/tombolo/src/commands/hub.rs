@@ -86,9 +86,10 @@ pub async fn run(args: Args) -> Result<()> {
             ending.cancel();
         }
     });
-    let site = start::client(&server, "system:tombolo:site");
-    tokio::spawn(ties::run(site, server.clone(), None, stop.clone()));
-    until_joinable(&start::client(&server, "system:tombolo:hub")).await?;
+    let own = start::client(&server, "system:tombolo:site");
+    until_joinable(&own).await?;
+    let identity = identity(&own).await?;
+    tokio::spawn(ties::run(own, server.clone(), identity, stop.clone()));
     start::ready(&server, "hub", address, &args.start)?;
     start::run_until_asked(&server, stop).await
 }
@@ -106,6 +107,14 @@ async fn until_joinable(hub: &kube::Client) -> Result<()> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())
+}
+
+/// Who this hub is, for the hubs above it: nothing is offered back to where it came from.
+async fn identity(hub: &kube::Client) -> Result<Option<String>> {
+    let configs: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(hub.clone(), "kube-system");
+    let config = configs.get_opt(names::HUB_CONFIG).await?;
+    Ok(config.and_then(|c| c.data?.remove("id")))
 }
 
 /// Sites that cannot use UDP come through the API port instead, so a taken port is no reason to stop.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, DeleteParams, ListParams};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::json;
@@ -105,8 +105,16 @@ pub async fn create(hub: &Connected, terms: &Terms) -> Result<Ticket> {
     let token = tombolo_fleet::tokens::create(&hub.client, &new, now, random)
         .await
         .context("cannot store the token")?;
-    let url = hub.config.cluster_url.to_string();
+    let url = advertised(hub).await.unwrap_or_else(|| hub.config.cluster_url.to_string());
     Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token, ca_hash })
+}
+
+/// Where the hub says that sites reach it; the kubeconfig at hand may name another way in.
+async fn advertised(hub: &Connected) -> Option<String> {
+    let info: Api<ConfigMap> = Api::namespaced(hub.client.clone(), "kube-public");
+    let data = info.get_opt("cluster-info").await.ok()??.data?;
+    let kubeconfig: serde_json::Value = serde_yaml_ng::from_str(data.get("kubeconfig")?).ok()?;
+    Some(kubeconfig.pointer("/clusters/0/cluster/server")?.as_str()?.to_owned())
 }
 
 async fn list(hub: &Connected, output: Output) -> Result<()> {

@@ -410,7 +410,11 @@ async fn claim(
         Ok(_) => {}
         Err(StoreError::Conflict { current: Some(current), .. }) => {
             let holder = holder(app, key, &current.value);
-            if holder == owner || holds(app, key, &holder).await? {
+            if holder == owner {
+                // Another write of the same Service is ahead, or one that broke off: whichever Service gets stored has it.
+                return Ok(true);
+            }
+            if holds(app, key, &holder).await? {
                 return Ok(false);
             }
             // Left behind by a crash. A Service that is being written right now would lose its claim here, so
