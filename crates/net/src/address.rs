@@ -88,7 +88,8 @@ impl Addresses {
         if self.by_owner.get(owner) == Some(&address) {
             return true;
         }
-        let ours = self.subnet.contains(address) && number > self.subnet.base + 1 && number <= self.subnet.last();
+        let ours =
+            self.subnet.contains(address) && number > self.subnet.base + 1 && number <= self.subnet.last();
         if !ours || self.used.contains(&number) {
             return false;
         }
@@ -106,7 +107,10 @@ impl Addresses {
         }
         let (first, last) = (self.subnet.base + 2, self.subnet.last());
         let from = if self.next > last { first } else { self.next };
-        let free = (from..=last).chain(first..from).find(|n| !self.used.contains(n)).ok_or(Exhausted(self.subnet))?;
+        let free = (from..=last)
+            .chain(first..from)
+            .find(|n| !self.used.contains(n))
+            .ok_or(Exhausted(self.subnet))?;
         self.next = free + 1;
         self.used.insert(free);
         self.by_owner.insert(owner.to_owned(), Ipv4Addr::from(free));

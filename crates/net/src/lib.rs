@@ -22,5 +22,5 @@ mod service;
 pub use address::{Addresses, Exhausted, Subnet, SubnetError};
 pub use dns::{DnsError, DnsServer, Zone};
 pub use overlay::{Overlay, Peer};
-pub use proxy::ServiceProxy;
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};
+pub use proxy::ServiceProxy;

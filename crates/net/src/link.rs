@@ -104,7 +104,14 @@ impl Links {
     }
 
     /// A VXLAN end without learning: every remote node is told explicitly.
-    pub fn add_vxlan(&mut self, name: &str, id: u32, local: Ipv4Addr, port: u16, mac: [u8; 6]) -> io::Result<u32> {
+    pub fn add_vxlan(
+        &mut self,
+        name: &str,
+        id: u32,
+        local: Ipv4Addr,
+        port: u16,
+        mac: [u8; 6],
+    ) -> io::Result<u32> {
         let message = Message::new(RTM_NEWLINK, CREATE | EXCL, &link_head(0, 0, 0))
             .text(IFLA_IFNAME, name)
             .bytes(IFLA_ADDRESS, &mac)
@@ -132,7 +139,9 @@ impl Links {
     pub fn hairpin(&mut self, index: u32) -> io::Result<()> {
         let mut head = link_head(index, 0, 0);
         head[0] = AF_BRIDGE;
-        self.0.request(Message::new(RTM_SETLINK, 0, &head).nest(IFLA_PROTINFO, |m| m.bytes(IFLA_BRPORT_MODE, &[1])))
+        self.0.request(
+            Message::new(RTM_SETLINK, 0, &head).nest(IFLA_PROTINFO, |m| m.bytes(IFLA_BRPORT_MODE, &[1])),
+        )
     }
 
     pub fn delete(&mut self, name: &str) -> io::Result<()> {
@@ -160,9 +169,13 @@ impl Links {
         link: u32,
         onlink: bool,
     ) -> io::Result<()> {
-        already(self.0.request(route(RTM_NEWROUTE, CREATE | EXCL, destination, prefix, onlink)
-            .bytes(RTA_GATEWAY, &gateway.octets())
-            .u32(RTA_OIF, link)))
+        already(
+            self.0.request(
+                route(RTM_NEWROUTE, CREATE | EXCL, destination, prefix, onlink)
+                    .bytes(RTA_GATEWAY, &gateway.octets())
+                    .u32(RTA_OIF, link),
+            ),
+        )
     }
 
     /// A route to what hangs directly on a link.

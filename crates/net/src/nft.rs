@@ -62,14 +62,25 @@ impl Protocol {
 /// One piece of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Expr {
-    SourceIn { network: Ipv4Addr, prefix: u8, negate: bool },
-    DestinationIn { network: Ipv4Addr, prefix: u8, negate: bool },
+    SourceIn {
+        network: Ipv4Addr,
+        prefix: u8,
+        negate: bool,
+    },
+    DestinationIn {
+        network: Ipv4Addr,
+        prefix: u8,
+        negate: bool,
+    },
     Protocol(Protocol),
     DestinationPort(u16),
     /// The destination is an address of this machine.
     DestinationIsLocal,
     /// True once in `of` times, for the number given.
-    Random { of: u32, less_than: u32 },
+    Random {
+        of: u32,
+        less_than: u32,
+    },
     /// The mark has (or, set, gets) this bit.
     HasMark(u32),
     SetMark(u32),
@@ -77,12 +88,17 @@ pub(crate) enum Expr {
     SourceKnown(AffinitySet),
     /// Puts the source address into the set, or refreshes it.
     RememberSource(AffinitySet),
-    Dnat { address: Ipv4Addr, port: u16 },
+    Dnat {
+        address: Ipv4Addr,
+        port: u16,
+    },
     Masquerade,
     Jump(String),
     Goto(String),
     /// Answers with a reset or an ICMP message.
-    Reject { tcp: bool },
+    Reject {
+        tcp: bool,
+    },
 }
 
 fn nf_head() -> [u8; 4] {
@@ -125,7 +141,8 @@ impl Transaction {
     }
 
     pub fn chain(&mut self, chain: &Chain) {
-        let mut message = Message::new(NEWCHAIN, CREATE | ACK, &nf_head()).text(1, &self.table).text(3, &chain.name);
+        let mut message =
+            Message::new(NEWCHAIN, CREATE | ACK, &nf_head()).text(1, &self.table).text(3, &chain.name);
         if let Some((hook, priority)) = chain.hook {
             let number = match hook {
                 Hook::Prerouting => 0,
@@ -156,12 +173,15 @@ impl Transaction {
     }
 
     pub fn rule(&mut self, chain: &str, expressions: &[Expr]) {
-        let message = Message::new(NEWRULE, CREATE | APPEND | ACK, &nf_head()).text(1, &self.table).text(2, chain).nest(4, |mut m| {
-            for expression in expressions {
-                m = encode(m, expression);
-            }
-            m
-        });
+        let message = Message::new(NEWRULE, CREATE | APPEND | ACK, &nf_head())
+            .text(1, &self.table)
+            .text(2, chain)
+            .nest(4, |mut m| {
+                for expression in expressions {
+                    m = encode(m, expression);
+                }
+                m
+            });
         self.messages.push(message);
     }
 
@@ -194,7 +214,11 @@ fn compare(m: Message, operation: u32, value: &[u8]) -> Message {
 fn mask(m: Message, mask: &[u8]) -> Message {
     let zero = vec![0u8; mask.len()];
     expression(m, "bitwise", |m| {
-        m.be32(1, 1).be32(2, 1).be32(3, mask.len() as u32).nest(4, |m| m.bytes(1, mask)).nest(5, |m| m.bytes(1, &zero))
+        m.be32(1, 1)
+            .be32(2, 1)
+            .be32(3, mask.len() as u32)
+            .nest(4, |m| m.bytes(1, mask))
+            .nest(5, |m| m.bytes(1, &zero))
     })
 }
 
@@ -246,7 +270,11 @@ fn encode(m: Message, expr: &Expr) -> Message {
         Expr::SetMark(bit) => {
             let m = meta_load(m, 3);
             let m = expression(m, "bitwise", |m| {
-                m.be32(1, 1).be32(2, 1).be32(3, 4).nest(4, |m| m.bytes(1, &(!bit).to_ne_bytes())).nest(5, |m| m.bytes(1, &bit.to_ne_bytes()))
+                m.be32(1, 1)
+                    .be32(2, 1)
+                    .be32(3, 4)
+                    .nest(4, |m| m.bytes(1, &(!bit).to_ne_bytes()))
+                    .nest(5, |m| m.bytes(1, &bit.to_ne_bytes()))
             });
             expression(m, "meta", |m| m.be32(2, 3).be32(3, 1))
         }
@@ -258,7 +286,11 @@ fn encode(m: Message, expr: &Expr) -> Message {
             let m = payload(m, 1, 12, 4);
             // Operation 1 is "update": add, or start its time anew.
             expression(m, "dynset", |m| {
-                m.text(1, &set.name).be32(2, set.number).be32(3, 1).be32(4, 1).be64(6, u64::from(set.seconds) * 1000)
+                m.text(1, &set.name)
+                    .be32(2, set.number)
+                    .be32(3, 1)
+                    .be32(4, 1)
+                    .be64(6, u64::from(set.seconds) * 1000)
             })
         }
         Expr::Dnat { address, port } => {

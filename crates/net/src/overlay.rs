@@ -46,12 +46,15 @@ impl Overlay {
 
     /// Makes the routes match the peers; what is right already is not touched.
     pub fn set_peers(&mut self, peers: &[Peer]) -> io::Result<()> {
-        let wanted: BTreeMap<Ipv4Addr, Peer> = peers.iter().filter(|p| p.node != self.local).map(|p| (p.node, *p)).collect();
+        let wanted: BTreeMap<Ipv4Addr, Peer> =
+            peers.iter().filter(|p| p.node != self.local).map(|p| (p.node, *p)).collect();
         if wanted == self.peers {
             return Ok(());
         }
         let mut links = Links::open()?;
-        let index = links.index(&self.link)?.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the overlay link is gone"))?;
+        let index = links
+            .index(&self.link)?
+            .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the overlay link is gone"))?;
         for gone in self.peers.values().filter(|p| wanted.get(&p.node) != Some(p)) {
             links.delete_route(gone.pods.address(), gone.pods.prefix())?;
         }

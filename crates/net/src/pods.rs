@@ -37,8 +37,12 @@ impl PodNetwork {
     /// Makes the bridge if it is not there, gives it the gateway's address, and lets the kernel forward.
     pub fn open(bridge: &str, subnet: Subnet) -> Result<PodNetwork, PodNetworkError> {
         let mut links = Links::open().map_err(doing("open netlink"))?;
-        let index = links.add_bridge(bridge).map_err(doing(format!("create bridge {bridge} (needs CAP_NET_ADMIN)")))?;
-        links.add_address(index, subnet.gateway(), subnet.prefix()).map_err(doing("give the bridge its address"))?;
+        let index = links
+            .add_bridge(bridge)
+            .map_err(doing(format!("create bridge {bridge} (needs CAP_NET_ADMIN)")))?;
+        links
+            .add_address(index, subnet.gateway(), subnet.prefix())
+            .map_err(doing("give the bridge its address"))?;
         links.up(index).map_err(doing("bring the bridge up"))?;
         if let Ok(Some(lo)) = links.index("lo") {
             let _ = links.up(lo);
@@ -58,7 +62,9 @@ impl PodNetwork {
     pub fn route_services(&self, network: Subnet) -> Result<(), PodNetworkError> {
         let mut links = Links::open().map_err(doing("open netlink"))?;
         let bridge = links.index(&self.bridge).map_err(doing("find the bridge"))?.unwrap_or_default();
-        links.add_link_route(network.address(), network.prefix(), bridge).map_err(doing("route the service network"))
+        links
+            .add_link_route(network.address(), network.prefix(), bridge)
+            .map_err(doing("route the service network"))
     }
 
     pub fn subnet(&self) -> Subnet {
@@ -83,7 +89,9 @@ impl PodNetwork {
             let mut links = Links::open()?;
             let lo = links.index("lo")?.unwrap_or(1);
             links.up(lo)?;
-            let eth = links.index(POD_LINK)?.ok_or_else(|| io::Error::other("the pod's end of the link is missing"))?;
+            let eth = links
+                .index(POD_LINK)?
+                .ok_or_else(|| io::Error::other("the pod's end of the link is missing"))?;
             links.add_address(eth, address, 32)?;
             links.up(eth)?;
             links.add_link_route(gateway, 32, eth)?;
@@ -121,7 +129,8 @@ pub fn loopback_up(pid: u32) -> Result<(), PodNetworkError> {
 /// Interface names have at most 15 characters: a prefix and a hash of the pod.
 fn link_name(pod: &str) -> String {
     // FNV-1a: stable across versions, unlike the standard library's hasher.
-    let hash = pod.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    let hash =
+        pod.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
     format!("tmb{:010x}", hash >> 24)
 }
 

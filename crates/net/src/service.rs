@@ -35,10 +35,10 @@ fn local(endpoint: &Endpoint, node: &str) -> bool {
 }
 
 /// Ready endpoints; where there are none, those that still serve while they end.
-fn usable<'a>(endpoints: &[(&'a Endpoint, u16)], fits: impl Fn(&Endpoint) -> bool) -> Vec<(Ipv4Addr, u16)> {
-    let condition = |e: &Endpoint, pick: fn(&k8s_openapi::api::discovery::v1::EndpointConditions) -> Option<bool>, default| {
-        e.conditions.as_ref().and_then(pick).unwrap_or(default)
-    };
+fn usable(endpoints: &[(&Endpoint, u16)], fits: impl Fn(&Endpoint) -> bool) -> Vec<(Ipv4Addr, u16)> {
+    let condition = |e: &Endpoint,
+                     pick: fn(&k8s_openapi::api::discovery::v1::EndpointConditions) -> Option<bool>,
+                     default| { e.conditions.as_ref().and_then(pick).unwrap_or(default) };
     let list = |good: &dyn Fn(&Endpoint) -> bool| -> Vec<(Ipv4Addr, u16)> {
         let mut list: Vec<(Ipv4Addr, u16)> = endpoints
             .iter()
@@ -67,10 +67,18 @@ pub(crate) fn service_ports(services: &[Service], slices: &[EndpointSlice], node
     }
     let mut ports = Vec::new();
     for service in services {
-        let (Some(name), Some(namespace), Some(spec)) = (&service.metadata.name, &service.metadata.namespace, &service.spec) else {
+        let (Some(name), Some(namespace), Some(spec)) =
+            (&service.metadata.name, &service.metadata.namespace, &service.spec)
+        else {
             continue;
         };
-        let mut addresses: Vec<Ipv4Addr> = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip).filter_map(|ip| ip.parse().ok()).collect();
+        let mut addresses: Vec<Ipv4Addr> = spec
+            .cluster_ips
+            .iter()
+            .flatten()
+            .chain(&spec.cluster_ip)
+            .filter_map(|ip| ip.parse().ok())
+            .collect();
         addresses.dedup();
         if addresses.is_empty() {
             continue;
@@ -88,7 +96,8 @@ pub(crate) fn service_ports(services: &[Service], slices: &[EndpointSlice], node
                 .iter()
                 .flat_map(|slice| {
                     let wanted = port.name.clone().unwrap_or_default();
-                    let target = slice.ports.iter().flatten().find(|p| p.name.clone().unwrap_or_default() == wanted);
+                    let target =
+                        slice.ports.iter().flatten().find(|p| p.name.clone().unwrap_or_default() == wanted);
                     let target = target.and_then(|p| u16::try_from(p.port?).ok());
                     slice.endpoints.iter().flatten().filter_map(move |e| Some((e, target?)))
                 })
@@ -97,7 +106,8 @@ pub(crate) fn service_ports(services: &[Service], slices: &[EndpointSlice], node
             let internal_local = only_here(&spec.internal_traffic_policy);
             let keep_source = only_here(&spec.external_traffic_policy);
             let affinity = (spec.session_affinity.as_deref() == Some("ClientIP")).then(|| {
-                let config = spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref()?.timeout_seconds);
+                let config =
+                    spec.session_affinity_config.as_ref().and_then(|c| c.client_ip.as_ref()?.timeout_seconds);
                 config.and_then(|s| u32::try_from(s).ok()).unwrap_or(10_800)
             });
             ports.push(ServicePort {
@@ -130,7 +140,8 @@ pub(crate) struct Surroundings {
 /// The whole table as one transaction.
 pub(crate) fn transaction(around: &Surroundings, ports: &[ServicePort]) -> Transaction {
     let mut t = Transaction::replace(&around.table);
-    let base = |name: &str, hook, priority, nat| Chain { name: name.into(), hook: Some((hook, priority)), nat };
+    let base =
+        |name: &str, hook, priority, nat| Chain { name: name.into(), hook: Some((hook, priority)), nat };
     let plain = |name: String| Chain { name, hook: None, nat: false };
     const DNAT: i32 = -100;
     const SNAT: i32 = 100;
@@ -149,8 +160,13 @@ pub(crate) fn transaction(around: &Surroundings, ports: &[ServicePort]) -> Trans
     }
     t.rule("nat-postrouting", &[Expr::HasMark(MASQUERADE), Expr::Masquerade]);
     // Pods speak to the world with the node's address.
-    let from_pods = Expr::SourceIn { network: around.pods.address(), prefix: around.pods.prefix(), negate: false };
-    let to_world = Expr::DestinationIn { network: around.cluster.address(), prefix: around.cluster.prefix(), negate: true };
+    let from_pods =
+        Expr::SourceIn { network: around.pods.address(), prefix: around.pods.prefix(), negate: false };
+    let to_world = Expr::DestinationIn {
+        network: around.cluster.address(),
+        prefix: around.cluster.prefix(),
+        negate: true,
+    };
     t.rule("nat-postrouting", &[from_pods, to_world, Expr::Masquerade]);
     for (index, port) in ports.iter().enumerate() {
         service_rules(&mut t, index, port);
@@ -192,7 +208,14 @@ fn service_rules(t: &mut Transaction, index: usize, port: &ServicePort) {
 }
 
 /// A chain that picks one endpoint, each equally often, or the one the client had before.
-fn balance(t: &mut Transaction, chain: &str, index: usize, side: &str, endpoints: &[(Ipv4Addr, u16)], affinity: Option<u32>) {
+fn balance(
+    t: &mut Transaction,
+    chain: &str,
+    index: usize,
+    side: &str,
+    endpoints: &[(Ipv4Addr, u16)],
+    affinity: Option<u32>,
+) {
     t.chain(&Chain { name: chain.into(), hook: None, nat: false });
     let set = |number: usize| {
         affinity.map(|seconds| AffinitySet {

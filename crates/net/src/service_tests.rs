@@ -22,7 +22,8 @@ fn here(ip: &str, conditions: serde_json::Value, node: &str) -> serde_json::Valu
 #[test]
 fn only_ready_endpoints_are_used_and_ending_ones_when_there_is_no_other() {
     let ready = here("10.1.0.2", serde_json::json!({"ready": true}), "a");
-    let ending = here("10.1.0.3", serde_json::json!({"ready": false, "serving": true, "terminating": true}), "a");
+    let ending =
+        here("10.1.0.3", serde_json::json!({"ready": false, "serving": true, "terminating": true}), "a");
     let broken = here("10.1.0.4", serde_json::json!({"ready": false, "serving": false}), "a");
     let services = [service(serde_json::json!({}))];
     let both = service_ports(&services, &[slice(serde_json::json!([ready, ending, broken]))], "a");
@@ -36,10 +37,12 @@ fn local_traffic_policies_keep_to_this_node() {
     let a = here("10.1.0.2", serde_json::json!({"ready": true}), "a");
     let b = here("10.1.1.2", serde_json::json!({"ready": true}), "b");
     let slices = [slice(serde_json::json!([a, b]))];
-    let ports = service_ports(&[service(serde_json::json!({"externalTrafficPolicy": "Local"}))], &slices, "b");
+    let ports =
+        service_ports(&[service(serde_json::json!({"externalTrafficPolicy": "Local"}))], &slices, "b");
     assert_eq!(ports[0].endpoints.len(), 2);
     assert_eq!(ports[0].external_endpoints, [(Ipv4Addr::new(10, 1, 1, 2), 8080)]);
-    let ports = service_ports(&[service(serde_json::json!({"internalTrafficPolicy": "Local"}))], &slices, "b");
+    let ports =
+        service_ports(&[service(serde_json::json!({"internalTrafficPolicy": "Local"}))], &slices, "b");
     assert_eq!(ports[0].endpoints, [(Ipv4Addr::new(10, 1, 1, 2), 8080)]);
 }
 

@@ -15,9 +15,16 @@ pub const STDIN_BACKLOG: usize = 256 * 1024;
 #[derive(PartialEq, Clone, Copy)]
 pub enum Phase {
     /// `creator` is the process that sets the container up; `client` waits for the answer.
-    Creating { creator: i32, client: u64 },
-    Running { pid: i32 },
-    Exited { code: i32 },
+    Creating {
+        creator: i32,
+        client: u64,
+    },
+    Running {
+        pid: i32,
+    },
+    Exited {
+        code: i32,
+    },
 }
 
 pub struct Output {

@@ -175,7 +175,10 @@ impl Shim {
     /// Input for a container that does not read waits with its sender, not here.
     fn reading(&self, client: &Client) -> bool {
         let Mode::Attached { container } = &client.mode else { return !client.ending };
-        self.containers.iter().find(|c| c.id == *container).is_none_or(|c| c.stdin_pending.len() < STDIN_BACKLOG)
+        self.containers
+            .iter()
+            .find(|c| c.id == *container)
+            .is_none_or(|c| c.stdin_pending.len() < STDIN_BACKLOG)
     }
 
     fn container_ready(&mut self, ready: &PollFd) {
@@ -191,7 +194,8 @@ impl Shim {
     }
 
     fn reap(&mut self) {
-        let _ = fs::File::from(self.children.try_clone().expect("a descriptor is free")).read(&mut [0u8; 4096]);
+        let _ =
+            fs::File::from(self.children.try_clone().expect("a descriptor is free")).read(&mut [0u8; 4096]);
         while let Some((pid, code)) = sys::reap() {
             self.child_ended(pid, code);
         }
@@ -200,8 +204,12 @@ impl Shim {
     fn child_ended(&mut self, pid: i32, code: i32) {
         for index in 0..self.containers.len() {
             match self.containers[index].phase {
-                Phase::Creating { creator, client } if creator == pid => return self.creator_ended(index, client, code),
-                Phase::Running { pid: running } if running == pid => return self.container_ended(index, code),
+                Phase::Creating { creator, client } if creator == pid => {
+                    return self.creator_ended(index, client, code);
+                }
+                Phase::Running { pid: running } if running == pid => {
+                    return self.container_ended(index, code);
+                }
                 _ => {}
             }
         }
@@ -320,7 +328,12 @@ impl Shim {
                 client.mode = Mode::Events;
                 Ok(())
             }
-            ["attach", id] if self.containers.iter().any(|c| c.id == *id && matches!(c.phase, Phase::Running { .. })) => {
+            ["attach", id]
+                if self
+                    .containers
+                    .iter()
+                    .any(|c| c.id == *id && matches!(c.phase, Phase::Running { .. })) =>
+            {
                 client.answer("ok");
                 client.mode = Mode::Attached { container: (*id).to_owned() };
                 return;
@@ -328,7 +341,11 @@ impl Shim {
             ["attach", id] => Err(format!("container {id} is not running")),
             ["resize", id, columns, rows] => self.with(id, |c| {
                 if let (true, Some(terminal)) = (c.tty, &c.stdin) {
-                    sys::resize(terminal.as_raw_fd(), columns.parse().unwrap_or(80), rows.parse().unwrap_or(24));
+                    sys::resize(
+                        terminal.as_raw_fd(),
+                        columns.parse().unwrap_or(80),
+                        rows.parse().unwrap_or(24),
+                    );
                 }
             }),
             ["reopen", id] => self.with(id, |c| c.log.reopen()),
@@ -337,7 +354,8 @@ impl Shim {
                 Ok(())
             }
             ["tmpfs", path, options] => {
-                sys::mount_at("tmpfs", path, "tmpfs", sys::MS_NOSUID | sys::MS_NODEV, options).map_err(|e| e.to_string())
+                sys::mount_at("tmpfs", path, "tmpfs", sys::MS_NOSUID | sys::MS_NODEV, options)
+                    .map_err(|e| e.to_string())
             }
             ["fence", at] => {
                 self.fence = at.parse().ok().filter(|at| *at > 0);
@@ -360,10 +378,13 @@ impl Shim {
     /// Signals go through the shim because it also reaps: the number cannot have been reused.
     fn kill(&mut self, id: &str, signal: &str) -> Result<(), String> {
         let signal = signal.parse().map_err(|_| "not a signal number".to_owned())?;
-        let container = self.containers.iter().find(|c| c.id == id).ok_or_else(|| format!("no container {id}"))?;
+        let container =
+            self.containers.iter().find(|c| c.id == id).ok_or_else(|| format!("no container {id}"))?;
         match container.phase {
             Phase::Running { pid } => sys::send_signal(pid, signal).map_err(|error| error.to_string()),
-            Phase::Creating { creator, .. } => sys::send_signal(creator, signal).map_err(|error| error.to_string()),
+            Phase::Creating { creator, .. } => {
+                sys::send_signal(creator, signal).map_err(|error| error.to_string())
+            }
             Phase::Exited { .. } => Ok(()),
         }
     }

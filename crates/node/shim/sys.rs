@@ -141,7 +141,8 @@ pub fn mount_at(source: &str, target: &str, kind: &str, flags: c_ulong, data: &s
     let text = |s: &str| CString::new(s).map_err(|_| io::Error::other("NUL in a path"));
     let (source, target, kind, data) = (text(source)?, text(target)?, text(kind)?, text(data)?);
     // SAFETY: four NUL-terminated strings that live across the call.
-    check(unsafe { mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) }).map(drop)
+    check(unsafe { mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), flags, data.as_ptr().cast()) })
+        .map(drop)
 }
 
 pub fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {

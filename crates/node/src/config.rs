@@ -91,13 +91,17 @@ impl NodeConfig {
 
 #[derive(Debug, Error)]
 pub enum NodeError {
-    #[error("a node needs root: it makes namespaces, mounts, cgroups and network links; missing {0}. Run it with sudo")]
+    #[error(
+        "a node needs root: it makes namespaces, mounts, cgroups and network links; missing {0}. Run it with sudo"
+    )]
     Privileges(String),
     #[error("{what} ({path}): {source}")]
     Io { what: &'static str, path: PathBuf, source: std::io::Error },
     #[error("data folder {path} belongs to node {found}; give --data-dir another folder or use that name")]
     OtherNode { path: PathBuf, found: String },
-    #[error("the node has no pod network: set --pod-cidr, or have the cluster assign spec.podCIDR to node {0}")]
+    #[error(
+        "the node has no pod network: set --pod-cidr, or have the cluster assign spec.podCIDR to node {0}"
+    )]
     NoPodCidr(String),
     #[error(transparent)]
     Runtime(#[from] crate::runtime::RuntimeError),

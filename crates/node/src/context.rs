@@ -35,7 +35,12 @@ impl Context {
 
     pub fn set_online(&self, online: bool) {
         if self.online.swap(online, Ordering::Relaxed) != online {
-            tracing::info!(node = self.node_name, online, "the API is {}", if online { "reachable" } else { "out of reach" });
+            tracing::info!(
+                node = self.node_name,
+                online,
+                "the API is {}",
+                if online { "reachable" } else { "out of reach" }
+            );
         }
     }
 

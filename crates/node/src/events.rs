@@ -96,7 +96,11 @@ async fn post(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
 
 fn event(note: &Note, name: &str, namespace: &str, node: &str, now: Timestamp) -> Event {
     Event {
-        metadata: ObjectMeta { name: Some(name.into()), namespace: Some(namespace.into()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(name.into()),
+            namespace: Some(namespace.into()),
+            ..ObjectMeta::default()
+        },
         involved_object: note.about.clone(),
         reason: Some(note.reason.clone()),
         message: Some(note.message.chars().take(1024).collect()),

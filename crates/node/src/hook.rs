@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler, Pod};
 
 use crate::context::Context;
+use crate::pod::spec;
 use crate::probe::{self, Target};
 use crate::runtime::{ContainerState, ExecRequest};
-use crate::pod::spec;
 
 pub(crate) async fn run(
     ctx: &Arc<Context>,
@@ -23,7 +23,11 @@ pub(crate) async fn run(
             let command = exec.command.clone().unwrap_or_default();
             let request = ExecRequest { command, stdout: true, stderr: true, ..ExecRequest::default() };
             let (code, output) = probe::exec(ctx, spec::uid(pod), &state.id, &request).await?;
-            return if code == 0 { Ok(()) } else { Err(format!("command exited with {code}: {}", output.trim())) };
+            return if code == 0 {
+                Ok(())
+            } else {
+                Err(format!("command exited with {code}: {}", output.trim()))
+            };
         }
         if let Some(get) = &handler.http_get {
             let address = probe::address(ctx, pod).await.ok_or("the pod has no address")?;
@@ -35,5 +39,7 @@ pub(crate) async fn run(
         }
         Ok(())
     };
-    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| Err(format!("did not finish within {} s", limit.as_secs())))
+    tokio::time::timeout(limit, work)
+        .await
+        .unwrap_or_else(|_| Err(format!("did not finish within {} s", limit.as_secs())))
 }

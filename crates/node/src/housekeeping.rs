@@ -26,7 +26,11 @@ const COLLECT_TO: u64 = 80;
 /// After an eviction the machine gets this long to recover.
 const PAUSE: Duration = Duration::from_secs(30);
 
-pub(crate) async fn run(shared: Arc<Shared>, mut pressure: watch::Receiver<Pressure>, shutdown: CancellationToken) {
+pub(crate) async fn run(
+    shared: Arc<Shared>,
+    mut pressure: watch::Receiver<Pressure>,
+    shutdown: CancellationToken,
+) {
     let mut next_eviction = tokio::time::Instant::now();
     loop {
         tokio::select! {
@@ -37,7 +41,10 @@ pub(crate) async fn run(shared: Arc<Shared>, mut pressure: watch::Receiver<Press
         rotate_logs(&shared).await;
         collect_images(&shared).await;
         let now = *pressure.borrow_and_update();
-        if (now.memory || now.disk) && tokio::time::Instant::now() >= next_eviction && evict(&shared, now).await {
+        if (now.memory || now.disk)
+            && tokio::time::Instant::now() >= next_eviction
+            && evict(&shared, now).await
+        {
             next_eviction = tokio::time::Instant::now() + PAUSE;
         }
     }
@@ -47,7 +54,12 @@ async fn rotate_logs(shared: &Shared) {
     for pod in shared.pods() {
         let uid = spec::uid(&pod);
         let folder = shared.ctx.pod_dir(uid).join("logs");
-        for name in fs::read_dir(&folder).into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned()) {
+        for name in fs::read_dir(&folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|e| e.file_name().to_string_lossy().into_owned())
+        {
             let Ok(state) = shared.ctx.runtime.pod(uid).await else { continue };
             let Some(current) = plan::latest(&state, &name) else { continue };
             let path = shared.ctx.log_path(uid, &name, current.attempt);
@@ -67,11 +79,14 @@ async fn rotate_logs(shared: &Shared) {
 
 /// Keeps the newest rotated files of a log; the current one counts.
 fn remove_old_logs(path: &Path) {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else { return };
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+        return;
+    };
     let prefix = format!("{name}.");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
-    let mut old: Vec<PathBuf> =
-        entries.filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix))).collect();
+    let mut old: Vec<PathBuf> = entries
+        .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix)))
+        .collect();
     old.sort();
     for path in old.iter().take(old.len().saturating_sub(LOG_FILES - 1)) {
         let _ = fs::remove_file(path);
@@ -93,14 +108,24 @@ async fn collect_images(shared: &Shared) {
     for pod in shared.pods() {
         let spec = pod.spec.clone().unwrap_or_default();
         for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
-            used.extend(container.image.as_deref().and_then(|name| shared.ctx.runtime.image(name)).map(|image| image.id));
+            used.extend(
+                container
+                    .image
+                    .as_deref()
+                    .and_then(|name| shared.ctx.runtime.image(name))
+                    .map(|image| image.id),
+            );
         }
     }
     for (image, names) in shared.ctx.runtime.images() {
         if image.digests.is_empty() || used.contains(&image.id) {
             continue;
         }
-        tracing::info!(image = names.first(), bytes = image.size, "removing an unused image: the disk is nearly full");
+        tracing::info!(
+            image = names.first(),
+            bytes = image.size,
+            "removing an unused image: the disk is nearly full"
+        );
         for name in names.iter().chain([&image.id]) {
             let _ = shared.ctx.runtime.remove_image(name).await;
         }
@@ -134,7 +159,9 @@ async fn evict(shared: &Shared, pressure: Pressure) -> bool {
     let mut pods: HashMap<String, Arc<Pod>> = HashMap::new();
     for pod in shared.pods() {
         let uid = spec::uid(&pod).to_owned();
-        if pod.metadata.deletion_timestamp.is_some() || !shared.ctx.runtime.pod(&uid).await.is_ok_and(|s| s.sandbox.is_some()) {
+        if pod.metadata.deletion_timestamp.is_some()
+            || !shared.ctx.runtime.pod(&uid).await.is_ok_and(|s| s.sandbox.is_some())
+        {
             continue;
         }
         let usage = if pressure.memory {
@@ -144,7 +171,8 @@ async fn evict(shared: &Shared, pressure: Pressure) -> bool {
             tokio::task::spawn_blocking(move || folder_bytes(&dir)).await.unwrap_or(0)
         };
         let containers = pod.spec.iter().flat_map(|s| &s.containers);
-        let requests = containers.filter_map(|c| c.resources.as_ref()?.requests.as_ref()?.get(resource).and_then(quantity::whole));
+        let requests = containers
+            .filter_map(|c| c.resources.as_ref()?.requests.as_ref()?.get(resource).and_then(quantity::whole));
         let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
         candidates.push(Candidate { uid: uid.clone(), priority, request: requests.sum(), usage });
         pods.insert(uid, pod);
@@ -191,7 +219,11 @@ mod tests {
 
     #[test]
     fn among_greedy_pods_the_least_important_goes_and_critical_ones_stay() {
-        let pods = [candidate("important", 100, 0, 900), candidate("other", 0, 0, 50), candidate("vital", 2_000_001_000, 0, 9999)];
+        let pods = [
+            candidate("important", 100, 0, 900),
+            candidate("other", 0, 0, 50),
+            candidate("vital", 2_000_001_000, 0, 9999),
+        ];
         assert_eq!(victim(&pods).map(|v| v.uid.as_str()), Some("other"));
         assert_eq!(victim(&pods[2..]), None);
     }

@@ -29,7 +29,8 @@ pub fn disk_bytes(path: &Path) -> Option<(u64, u64)> {
 }
 
 pub fn machine_id() -> String {
-    let read = |path: &str| fs::read_to_string(path).ok().map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
+    let read =
+        |path: &str| fs::read_to_string(path).ok().map(|s| s.trim().to_owned()).filter(|s| !s.is_empty());
     read("/etc/machine-id").or_else(|| read("/var/lib/dbus/machine-id")).unwrap_or_default()
 }
 

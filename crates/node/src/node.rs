@@ -74,7 +74,9 @@ impl Shared {
     fn gone(&self, pod: Arc<Pod>) {
         let uid = spec::uid(&pod).to_owned();
         let mut pods = self.pods.lock();
-        pods.retain(|other, handle| *other == uid || !handle.task.is_finished() || !matches!(*handle.wanted.borrow(), Wanted::Gone(_)));
+        pods.retain(|other, handle| {
+            *other == uid || !handle.task.is_finished() || !matches!(*handle.wanted.borrow(), Wanted::Gone(_))
+        });
         match pods.get(&uid) {
             Some(handle) => drop(handle.wanted.send_replace(Wanted::Gone(pod))),
             None => drop(pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Gone(pod)))),
@@ -142,7 +144,9 @@ impl Node {
                 })
                 .await?
             }
-            RuntimeChoice::Cri(socket) => return Err(NodeError::NoRuntime(format!("cri={}", socket.display()))),
+            RuntimeChoice::Cri(socket) => {
+                return Err(NodeError::NoRuntime(format!("cri={}", socket.display())));
+            }
         };
         let mut addresses: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
         if addresses.is_empty() {
@@ -172,7 +176,8 @@ impl Node {
         if let Some(listen) = &config.listen {
             let mut names = ctx.host_addresses.clone();
             names.push(config.name.clone());
-            let listening = crate::server::listen(shared.clone(), listen, &config.data_dir, names, shutdown.clone());
+            let listening =
+                crate::server::listen(shared.clone(), listen, &config.data_dir, names, shutdown.clone());
             let (bound, serve) = listening.await?;
             kubelet_port = bound.port();
             node.tasks.spawn(serve);
@@ -184,17 +189,23 @@ impl Node {
             pod_cidr: config.pod_cidr.map(|c| c.to_string()),
             pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
         };
-        node.tasks.spawn(crate::housekeeping::run(shared.clone(), registration.pressure.clone(), shutdown.clone()));
+        node.tasks.spawn(crate::housekeeping::run(
+            shared.clone(),
+            registration.pressure.clone(),
+            shutdown.clone(),
+        ));
         let (zone, zones) = tokio::sync::watch::channel(Arc::default());
         let cluster = config.cluster_cidr.unwrap_or(subnet);
-        let proxy = config.service_proxy.then(|| ServiceProxy::new(&identity.id, &config.name, subnet, cluster));
+        let proxy =
+            config.service_proxy.then(|| ServiceProxy::new(&identity.id, &config.name, subnet, cluster));
         if let Some(services) = config.service_cidr {
             network.route_services(services)?;
         }
         if config.overlay {
             let local = ctx.host_addresses.iter().find_map(|a| a.parse().ok());
             let local = local.ok_or_else(|| NodeError::Overlay("the node has no IPv4 address".into()))?;
-            let overlay = Overlay::open(&identity.overlay(), local, subnet).map_err(|e| NodeError::Overlay(e.to_string()))?;
+            let overlay = Overlay::open(&identity.overlay(), local, subnet)
+                .map_err(|e| NodeError::Overlay(e.to_string()))?;
             node.tasks.spawn(crate::peers::follow(ctx.clone(), overlay, shutdown.clone()));
         }
         let follow = Follow { ctx: ctx.clone(), proxy, zone, shutdown: shutdown.clone() };
@@ -224,7 +235,8 @@ impl Node {
     pub async fn destroy(data_dir: &Path) -> Result<(), NodeError> {
         let Some(identity) = Identity::load(data_dir) else { return Ok(()) };
         let folders = std::fs::read_dir(data_dir.join("pods")).into_iter().flatten().flatten();
-        let pods: Vec<String> = folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        let pods: Vec<String> =
+            folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         for pod in &pods {
             let dir = data_dir.join("pods").join(pod);
             let _ = shim::ask(&dir, &["exit"]).await;
@@ -246,7 +258,9 @@ impl Node {
         let _ = tokio::task::spawn_blocking(move || cgroups.remove_all()).await;
         let path = data_dir.join("pods");
         match std::fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(NodeError::Io { what: "remove pods", path, source }),
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(NodeError::Io { what: "remove pods", path, source })
+            }
             _ => Ok(()),
         }
     }
@@ -311,7 +325,11 @@ async fn follow_pods(shared: Arc<Shared>, shutdown: CancellationToken) {
                     }
                     watcher::Event::InitDone => {
                         heard = true;
-                        let known: Vec<Arc<Pod>> = shared.pods().into_iter().chain(shared.remembered().into_iter().map(Arc::new)).collect();
+                        let known: Vec<Arc<Pod>> = shared
+                            .pods()
+                            .into_iter()
+                            .chain(shared.remembered().into_iter().map(Arc::new))
+                            .collect();
                         for pod in known.into_iter().filter(|pod| !listed.contains_key(spec::uid(pod))) {
                             shared.gone(pod);
                         }

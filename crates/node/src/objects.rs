@@ -82,7 +82,11 @@ impl Sources {
             }
             Ok(sources)
         };
-        let timeout = || ObjectsError::Fetch { kind: "objects", name: "of the pod".into(), reason: "the API does not answer".into() };
+        let timeout = || ObjectsError::Fetch {
+            kind: "objects",
+            name: "of the pod".into(),
+            reason: "the API does not answer".into(),
+        };
         let fetched = tokio::time::timeout(PATIENCE, fetch).await.unwrap_or_else(|_| Err(timeout()));
         match fetched {
             Ok(sources) => {

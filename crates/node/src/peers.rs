@@ -31,7 +31,9 @@ pub(crate) async fn follow(ctx: Arc<Context>, mut overlay: Overlay, shutdown: Ca
             () = shutdown.cancelled() => return,
             event = nodes.next() => event,
         };
-        let note = |table: &mut BTreeMap<String, Peer>, node: &Node| match peer(node).filter(|_| node.name_any() != ctx.node_name) {
+        let note = |table: &mut BTreeMap<String, Peer>, node: &Node| match peer(node)
+            .filter(|_| node.name_any() != ctx.node_name)
+        {
             Some(peer) => drop(table.insert(node.name_any(), peer)),
             None => drop(table.remove(&node.name_any())),
         };

@@ -38,7 +38,9 @@ pub(crate) struct Create {
 pub fn maybe_run() {
     let args: Vec<String> = std::env::args().collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [_, CREATE, dir] => report(Path::new(dir).join("error").as_path(), create(Path::new(dir)).map(|()| 0)),
+        [_, CREATE, dir] => {
+            report(Path::new(dir).join("error").as_path(), create(Path::new(dir)).map(|()| 0))
+        }
         [_, EXEC, dir, process] => {
             report(Path::new(&format!("{process}.error")), exec(Path::new(dir), Path::new(process)))
         }
@@ -59,11 +61,12 @@ fn report(error_file: &Path, outcome: Result<i32, anyhow::Error>) -> ! {
 
 fn create(dir: &Path) -> Result<(), anyhow::Error> {
     use anyhow::Context;
-    let create: Create =
-        serde_json::from_slice(&fs::read(dir.join("create.json")).context("create.json")?).context("create.json")?;
+    let create: Create = serde_json::from_slice(&fs::read(dir.join("create.json")).context("create.json")?)
+        .context("create.json")?;
     // The root file system is mounted in a namespace of its own: it vanishes with the container, whatever happens to us.
     unshare(CloneFlags::CLONE_NEWNS).context("new mount namespace")?;
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>).context("private mounts")?;
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .context("private mounts")?;
     mount_root(dir, &create.layers)?;
     give_streams_to_user(dir)?;
     let state = dir.join("oci");
@@ -111,11 +114,15 @@ fn give_streams_to_user(dir: &Path) -> Result<(), anyhow::Error> {
     let config: serde_json::Value = serde_json::from_slice(&fs::read(dir.join("config.json"))?)?;
     let id = |name: &str| config["process"]["user"][name].as_u64().unwrap_or(0) as u32;
     let (uid, gid) = (nix::unistd::Uid::from_raw(id("uid")), nix::unistd::Gid::from_raw(id("gid")));
-    let streams = [std::io::stdin().as_fd().try_clone_to_owned(), std::io::stdout().as_fd().try_clone_to_owned(),
-        std::io::stderr().as_fd().try_clone_to_owned()];
+    let streams = [
+        std::io::stdin().as_fd().try_clone_to_owned(),
+        std::io::stdout().as_fd().try_clone_to_owned(),
+        std::io::stderr().as_fd().try_clone_to_owned(),
+    ];
     for stream in streams.into_iter().flatten() {
         // /dev/null is shared with the host and stays as it is.
-        let kind = nix::sys::stat::SFlag::from_bits_truncate(nix::sys::stat::fstat(&stream)?.st_mode & 0o170000);
+        let kind =
+            nix::sys::stat::SFlag::from_bits_truncate(nix::sys::stat::fstat(&stream)?.st_mode & 0o170000);
         let null = kind == nix::sys::stat::SFlag::S_IFCHR && !nix::unistd::isatty(&stream).unwrap_or(false);
         if !null {
             let _ = nix::unistd::fchown(&stream, Some(uid), Some(gid));
@@ -126,8 +133,8 @@ fn give_streams_to_user(dir: &Path) -> Result<(), anyhow::Error> {
 
 fn exec(dir: &Path, process: &Path) -> Result<i32, anyhow::Error> {
     use anyhow::Context;
-    let create: Create =
-        serde_json::from_slice(&fs::read(dir.join("create.json")).context("create.json")?).context("create.json")?;
+    let create: Create = serde_json::from_slice(&fs::read(dir.join("create.json")).context("create.json")?)
+        .context("create.json")?;
     let spec: serde_json::Value = serde_json::from_slice(&fs::read(process)?)?;
     let launch = Launch { terminal: spec["terminal"] == true, dies_with_parent: true, ..create.launch };
     // The pseudo-terminal is already our standard input: the runtime need not make one.

@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::{
-    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints, NodeSpec, NodeStatus,
-    NodeSystemInfo, Taint,
+    ContainerImage, DaemonEndpoint, Node as ApiNode, NodeAddress, NodeCondition, NodeDaemonEndpoints,
+    NodeSpec, NodeStatus, NodeSystemInfo, Taint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
@@ -89,7 +89,11 @@ async fn register(ctx: &Context, registration: &Registration) -> Result<(), kube
     let api: Api<ApiNode> = Api::all(ctx.client.clone());
     let labels = labels(&ctx.node_name, &registration.labels);
     let node = ApiNode {
-        metadata: ObjectMeta { name: Some(ctx.node_name.clone()), labels: Some(labels.clone()), ..ObjectMeta::default() },
+        metadata: ObjectMeta {
+            name: Some(ctx.node_name.clone()),
+            labels: Some(labels.clone()),
+            ..ObjectMeta::default()
+        },
         spec: Some(NodeSpec {
             taints: (!registration.taints.is_empty()).then(|| registration.taints.clone()),
             pod_cidr: registration.pod_cidr.clone(),
@@ -152,7 +156,11 @@ async fn renew_lease(ctx: &Context) -> Result<(), kube::Error> {
         uid: node.metadata.uid.unwrap_or_default(),
         ..OwnerReference::default()
     };
-    let metadata = ObjectMeta { name: Some(ctx.node_name.clone()), owner_references: Some(vec![owner]), ..ObjectMeta::default() };
+    let metadata = ObjectMeta {
+        name: Some(ctx.node_name.clone()),
+        owner_references: Some(vec![owner]),
+        ..ObjectMeta::default()
+    };
     api.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await.map(drop)
 }
 
@@ -174,7 +182,11 @@ async fn send_status(ctx: &Context, status: &NodeStatus) -> Result<(), kube::Err
     let current = api.get(&ctx.node_name).await?.status.unwrap_or_default();
     let mut status = status.clone();
     for condition in status.conditions.iter_mut().flatten() {
-        let before = current.conditions.iter().flatten().find(|c| c.type_ == condition.type_ && c.status == condition.status);
+        let before = current
+            .conditions
+            .iter()
+            .flatten()
+            .find(|c| c.type_ == condition.type_ && c.status == condition.status);
         if let Some(before) = before {
             condition.last_transition_time = before.last_transition_time.clone();
         }
@@ -194,9 +206,19 @@ fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> Nod
         last_transition_time: Some(now.clone()),
     };
     let memory = if pressure.memory {
-        condition("MemoryPressure", true, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available")
+        condition(
+            "MemoryPressure",
+            true,
+            "KubeletHasInsufficientMemory",
+            "kubelet has insufficient memory available",
+        )
     } else {
-        condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available")
+        condition(
+            "MemoryPressure",
+            false,
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        )
     };
     let disk = if pressure.disk {
         condition("DiskPressure", true, "KubeletHasDiskPressure", "kubelet has disk pressure")
@@ -221,7 +243,11 @@ fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> Nod
         .map(|(name, value)| (name.to_owned(), Quantity(value)))
         .collect()
     };
-    let addresses = ctx.host_addresses.iter().map(|a| ("InternalIP", a.as_str())).chain([("Hostname", ctx.node_name.as_str())]);
+    let addresses = ctx
+        .host_addresses
+        .iter()
+        .map(|a| ("InternalIP", a.as_str()))
+        .chain([("Hostname", ctx.node_name.as_str())]);
     let images = ctx.runtime.images().into_iter().take(50).map(|(image, names)| ContainerImage {
         names: Some(names.into_iter().chain(image.digests).collect()),
         size_bytes: Some(image.size as i64),
@@ -230,7 +256,11 @@ fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> Nod
         capacity: Some(amount(machine::memory_bytes(), storage)),
         allocatable: Some(amount(machine::memory_bytes().saturating_sub(100 << 20), storage / 10 * 9)),
         conditions: Some(conditions),
-        addresses: Some(addresses.map(|(kind, address)| NodeAddress { type_: kind.into(), address: address.into() }).collect()),
+        addresses: Some(
+            addresses
+                .map(|(kind, address)| NodeAddress { type_: kind.into(), address: address.into() })
+                .collect(),
+        ),
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(registration.kubelet_port) }),
         }),

@@ -61,12 +61,18 @@ impl Reporter {
             }
             if last.is_none() {
                 let preconditions = Preconditions { uid: Some(self.uid.clone()), resource_version: None };
-                let params = DeleteParams { grace_period_seconds: Some(0), preconditions: Some(preconditions), ..Default::default() };
+                let params = DeleteParams {
+                    grace_period_seconds: Some(0),
+                    preconditions: Some(preconditions),
+                    ..Default::default()
+                };
                 match tokio::time::timeout(PATIENCE, self.api.delete(&self.name, &params)).await {
                     // A finalizer may keep it; what runs is gone, and the API will say when the object is.
                     Ok(Ok(_)) => return,
                     Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
-                    Ok(Err(error)) => tracing::debug!(pod = self.name, %error, "final delete failed, trying again"),
+                    Ok(Err(error)) => {
+                        tracing::debug!(pod = self.name, %error, "final delete failed, trying again")
+                    }
                     Err(_) => self.ctx.set_online(false),
                 }
             }
@@ -84,7 +90,13 @@ impl Drop for Reporter {
     }
 }
 
-async fn send_all(ctx: Arc<Context>, api: Api<Pod>, name: String, uid: String, mut newest: watch::Receiver<Option<PodStatus>>) {
+async fn send_all(
+    ctx: Arc<Context>,
+    api: Api<Pod>,
+    name: String,
+    uid: String,
+    mut newest: watch::Receiver<Option<PodStatus>>,
+) {
     let mut sent: Option<PodStatus> = None;
     loop {
         let status = newest.borrow_and_update().clone();

@@ -116,9 +116,15 @@ pub struct ContainerSpec {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum ContainerPhase {
-    Running { pid: u32 },
+    Running {
+        pid: u32,
+    },
     /// `oom`: the kernel killed it for using more memory than allowed.
-    Exited { code: i32, finished: Timestamp, oom: bool },
+    Exited {
+        code: i32,
+        finished: Timestamp,
+        oom: bool,
+    },
     /// The machine or the shim went away under it; how it ended is not known.
     Lost,
 }
@@ -213,7 +219,12 @@ pub trait Runtime: Send + Sync + 'static {
     async fn usage(&self, pod: &str, id: Option<&str>) -> Result<Usage, RuntimeError>;
 
     /// A folder in memory shared by the pod's containers; `size` limits it.
-    async fn memory_volume(&self, pod: &str, path: &std::path::Path, size: Option<u64>) -> Result<(), RuntimeError>;
+    async fn memory_volume(
+        &self,
+        pod: &str,
+        path: &std::path::Path,
+        size: Option<u64>,
+    ) -> Result<(), RuntimeError>;
 
     fn image(&self, name: &str) -> Option<Image>;
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError>;

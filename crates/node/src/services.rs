@@ -48,7 +48,8 @@ impl Follow {
         let services = watcher(services, watcher::Config::default());
         let slices = watcher(slices, watcher::Config::default());
         tokio::pin!(services, slices);
-        let kept: Kept = fs::read(self.file()).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+        let kept: Kept =
+            fs::read(self.file()).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
         let mut known = Table::new(kept.services);
         let mut known_slices = Table::new(kept.slices);
         let mut due: Option<tokio::time::Instant> = Some(tokio::time::Instant::now());
@@ -153,7 +154,11 @@ fn slim<K: ResourceExt>(mut object: K) -> K {
 }
 
 /// Answers names on the node's bridge; where the port is taken, pods use the machine's own servers instead.
-pub(crate) async fn serve_names(address: IpAddr, zone: watch::Receiver<Arc<Zone>>, shutdown: CancellationToken) {
+pub(crate) async fn serve_names(
+    address: IpAddr,
+    zone: watch::Receiver<Arc<Zone>>,
+    shutdown: CancellationToken,
+) {
     let upstream: Vec<IpAddr> = crate::resolver::host_resolv_conf()
         .lines()
         .filter_map(|line| line.strip_prefix("nameserver ")?.trim().parse().ok())

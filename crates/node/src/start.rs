@@ -96,9 +96,14 @@ async fn volumes_from(
         Err(error) => return Err(VolumeError::Invalid("objects".into(), error.to_string())),
     };
     let dir = ctx.pod_dir(spec::uid(pod));
-    let tokens = tokens::gather(ctx, pod, &dir).await.map_err(|e| VolumeError::Invalid("service account token".into(), e))?;
-    let claims = storage::claims(ctx, pod, &dir).await.map_err(|e| VolumeError::Invalid("persistentVolumeClaim".into(), e))?;
-    let addresses: Vec<String> = state.sandbox.iter().flat_map(|s| &s.addresses).map(ToString::to_string).collect();
+    let tokens = tokens::gather(ctx, pod, &dir)
+        .await
+        .map_err(|e| VolumeError::Invalid("service account token".into(), e))?;
+    let claims = storage::claims(ctx, pod, &dir)
+        .await
+        .map_err(|e| VolumeError::Invalid("persistentVolumeClaim".into(), e))?;
+    let addresses: Vec<String> =
+        state.sandbox.iter().flat_map(|s| &s.addresses).map(ToString::to_string).collect();
     let facts = ctx.facts(&addresses);
     let inputs = volumes::Inputs { pod, sources, tokens: &tokens, claims: &claims, facts: &facts };
     let places = volumes::set_up(&dir.join("volumes"), &inputs)?;
@@ -127,7 +132,8 @@ pub(crate) async fn container(
     attempt: u32,
     wake: &Arc<Notify>,
 ) -> Result<(), StartError> {
-    let container = spec::container(pod, name).ok_or_else(|| fail("CreateContainerConfigError")(format!("no container {name}")))?;
+    let container = spec::container(pod, name)
+        .ok_or_else(|| fail("CreateContainerConfigError")(format!("no container {name}")))?;
     let sources = gather(ctx, pod).await;
     image(ctx, pod, container, sources.as_ref().ok()).await?;
     let uid = spec::uid(pod);
@@ -166,17 +172,30 @@ pub(crate) async fn container(
         Err(RuntimeError::Create(message)) => return Err(fail("RunContainerError")(message)),
         Err(error) => return Err(fail("CreateContainerError")(error.to_string())),
     }
-    ctx.events.normal(pod, Some(name), "Created", format!("Container created"));
-    ctx.events.normal(pod, Some(name), "Started", format!("Container started"));
+    ctx.events.normal(pod, Some(name), "Created", "Container created".to_string());
+    ctx.events.normal(pod, Some(name), "Started", "Container started".to_string());
     post_start(ctx, pod, container, uid, wake).await
 }
 
-async fn post_start(ctx: &Arc<Context>, pod: &Arc<Pod>, container: &Container, uid: &str, wake: &Arc<Notify>) -> Result<(), StartError> {
-    let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+async fn post_start(
+    ctx: &Arc<Context>,
+    pod: &Arc<Pod>,
+    container: &Container,
+    uid: &str,
+    wake: &Arc<Notify>,
+) -> Result<(), StartError> {
+    let Some(handler) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else {
+        return Ok(());
+    };
     let state = ctx.runtime.pod(uid).await.map_err(|e| fail("RunContainerError")(e.to_string()))?;
     let Some(current) = plan::latest(&state, &container.name) else { return Ok(()) };
     if let Err(why) = hook::run(ctx, pod, container, current, handler, Duration::from_secs(3600)).await {
-        ctx.events.warning(pod, Some(&container.name), "FailedPostStartHook", format!("PostStartHook failed: {why}"));
+        ctx.events.warning(
+            pod,
+            Some(&container.name),
+            "FailedPostStartHook",
+            format!("PostStartHook failed: {why}"),
+        );
         let grace = crate::stop::grace(pod, &container.name, false);
         crate::stop::container(ctx, pod, &container.name, &current.id, grace, wake).await;
         return Err(fail("PostStartHookError")(why));
@@ -185,16 +204,31 @@ async fn post_start(ctx: &Arc<Context>, pod: &Arc<Pod>, container: &Container, u
 }
 
 /// Sees to the container's image according to its pull policy.
-async fn image(ctx: &Context, pod: &Pod, container: &Container, sources: Option<&Sources>) -> Result<(), StartError> {
+async fn image(
+    ctx: &Context,
+    pod: &Pod,
+    container: &Container,
+    sources: Option<&Sources>,
+) -> Result<(), StartError> {
     let name = container.image.clone().unwrap_or_default();
     if let Err(error) = name.parse::<crate::image::Reference>() {
-        ctx.events.warning(pod, Some(&container.name), "InspectFailed", format!("Failed to apply default image tag {name:?}: {error}"));
+        ctx.events.warning(
+            pod,
+            Some(&container.name),
+            "InspectFailed",
+            format!("Failed to apply default image tag {name:?}: {error}"),
+        );
         return Err(fail("InvalidImageName")(format!("Failed to apply default image tag {name:?}: {error}")));
     }
     let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
     let present = ctx.runtime.image(&name).is_some();
     if present && policy != "Always" {
-        ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Container image {name:?} already present on machine"));
+        ctx.events.normal(
+            pod,
+            Some(&container.name),
+            "Pulled",
+            format!("Container image {name:?} already present on machine"),
+        );
         return Ok(());
     }
     if !present && policy == "Never" {
@@ -207,13 +241,23 @@ async fn image(ctx: &Context, pod: &Pod, container: &Container, sources: Option<
     let secrets = sources.map(|s| pull_secrets(pod, s)).unwrap_or_default();
     match ctx.runtime.pull(&name, &secrets).await {
         Ok(image) => {
-            ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Successfully pulled image {name:?}. Image size: {} bytes.", image.size));
+            ctx.events.normal(
+                pod,
+                Some(&container.name),
+                "Pulled",
+                format!("Successfully pulled image {name:?}. Image size: {} bytes.", image.size),
+            );
             Ok(())
         }
         // What is here is used when the registry is out of reach: a site must restart its pods without the world.
         Err(error) if present => {
             tracing::warn!(image = name, %error, "using the image on disk");
-            ctx.events.normal(pod, Some(&container.name), "Pulled", format!("Container image {name:?} already present on machine; the registry did not answer"));
+            ctx.events.normal(
+                pod,
+                Some(&container.name),
+                "Pulled",
+                format!("Container image {name:?} already present on machine; the registry did not answer"),
+            );
             Ok(())
         }
         Err(error) => {
@@ -268,6 +312,7 @@ pub(crate) fn last_words(ctx: &Context, pod: &Pod, name: &str, container: &Conta
     let log = fs::read_to_string(ctx.log_path(uid, name, container.attempt)).unwrap_or_default();
     let lines: Vec<&str> = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).collect();
     let text = lines[lines.len().saturating_sub(80)..].join("\n") + "\n";
-    let from = (text.len().saturating_sub(LAST_LOG)..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let from =
+        (text.len().saturating_sub(LAST_LOG)..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     Some(text[from..].to_owned())
 }

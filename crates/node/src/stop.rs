@@ -33,8 +33,13 @@ pub(crate) fn order(pod: &Pod, state: &PodState) -> Vec<Vec<(String, String)>> {
         let alive = |c: &&ContainerState| c.name == name && matches!(c.phase, ContainerPhase::Running { .. });
         state.containers.iter().filter(alive).map(|c| (c.name.clone(), c.id.clone())).collect::<Vec<_>>()
     };
-    let sidecars: Vec<&str> =
-        pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten()).filter(|c| is_sidecar(c)).map(|c| c.name.as_str()).collect();
+    let sidecars: Vec<&str> = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.init_containers.iter().flatten())
+        .filter(|c| is_sidecar(c))
+        .map(|c| c.name.as_str())
+        .collect();
     let others = state.containers.iter().filter(|c| !sidecars.contains(&c.name.as_str()));
     let mut names: Vec<&str> = others.map(|c| c.name.as_str()).collect();
     names.dedup();
@@ -44,7 +49,14 @@ pub(crate) fn order(pod: &Pod, state: &PodState) -> Vec<Vec<(String, String)>> {
     groups
 }
 
-pub(crate) async fn container(ctx: &Arc<Context>, pod: &Arc<Pod>, name: &str, id: &str, grace: Duration, wake: &Notify) {
+pub(crate) async fn container(
+    ctx: &Arc<Context>,
+    pod: &Arc<Pod>,
+    name: &str,
+    id: &str,
+    grace: Duration,
+    wake: &Notify,
+) {
     container_until(ctx, pod, name, id, grace, wake, None).await;
 }
 

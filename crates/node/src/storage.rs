@@ -17,12 +17,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The folder behind each claim of a pod. What was found once is kept for a start without the API.
 pub(crate) async fn claims(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Claims, String> {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
-    let names: Vec<String> = volumes.filter_map(|v| v.persistent_volume_claim.as_ref()).map(|c| c.claim_name.clone()).collect();
+    let names: Vec<String> =
+        volumes.filter_map(|v| v.persistent_volume_claim.as_ref()).map(|c| c.claim_name.clone()).collect();
     if names.is_empty() {
         return Ok(Claims::new());
     }
     let file = dir.join("claims.json");
-    let kept: BTreeMap<String, PathBuf> = fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let kept: BTreeMap<String, PathBuf> =
+        fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     let mut claims = Claims::new();
     for name in names {
         // A bound claim never moves: what is known need not be asked again.
@@ -45,9 +47,11 @@ pub(crate) async fn claims(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Claim
 async fn find(ctx: &Context, namespace: &str, claim: &str) -> Result<PathBuf, String> {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(ctx.client.clone(), namespace);
     let object = api.get(claim).await.map_err(|error| format!("claim {claim}: {error}"))?;
-    let volume = object.spec.and_then(|s| s.volume_name).ok_or_else(|| format!("claim {claim} is not bound yet"))?;
+    let volume =
+        object.spec.and_then(|s| s.volume_name).ok_or_else(|| format!("claim {claim} is not bound yet"))?;
     let api: Api<PersistentVolume> = Api::all(ctx.client.clone());
-    let spec = api.get(&volume).await.map_err(|error| format!("volume {volume}: {error}"))?.spec.unwrap_or_default();
+    let spec =
+        api.get(&volume).await.map_err(|error| format!("volume {volume}: {error}"))?.spec.unwrap_or_default();
     let path = spec.local.map(|l| l.path).or(spec.host_path.map(|h| h.path));
     path.map(PathBuf::from).ok_or_else(|| format!("volume {volume} is neither local nor hostPath"))
 }

@@ -1,6 +1,9 @@
 //! The only `unsafe` code of the workspace: system calls that no safe library wraps.
 
-#![allow(unsafe_code, reason = "terminal ioctls, seccomp without no_new_privs and AsyncFd have no safe wrapper")]
+#![allow(
+    unsafe_code,
+    reason = "terminal ioctls, seccomp without no_new_privs and AsyncFd have no safe wrapper"
+)]
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -29,7 +32,9 @@ pub(crate) fn install_filter(program: &[seccompiler::sock_filter]) -> io::Result
 }
 
 /// Puts a descriptor under the event loop.
-pub(crate) fn register(fd: std::os::fd::OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
+pub(crate) fn register(
+    fd: std::os::fd::OwnedFd,
+) -> io::Result<tokio::io::unix::AsyncFd<std::os::fd::OwnedFd>> {
     // SAFETY: an `OwnedFd` always gives the same, open descriptor until it is dropped, with the `AsyncFd`.
     unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(Into::into)
 }

@@ -38,7 +38,8 @@ impl Kept {
 /// Every token the pod's volumes ask for. An old one is used while the API cannot give a new one.
 pub(crate) async fn gather(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Tokens, String> {
     let file = dir.join("tokens.json");
-    let mut kept: Vec<Kept> = fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
+    let mut kept: Vec<Kept> =
+        fs::read(&file).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
     let mut tokens = Tokens::new();
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let sources = volumes.filter_map(|v| v.projected.as_ref()).flat_map(|p| p.sources.iter().flatten());
@@ -75,8 +76,14 @@ pub(crate) async fn gather(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Token
     Ok(tokens)
 }
 
-async fn request(ctx: &Context, pod: &Pod, audience: &Option<String>, lifetime: Option<i64>) -> Result<Kept, String> {
-    let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".into());
+async fn request(
+    ctx: &Context,
+    pod: &Pod,
+    audience: &Option<String>,
+    lifetime: Option<i64>,
+) -> Result<Kept, String> {
+    let account =
+        pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_else(|| "default".into());
     let api: Api<ServiceAccount> = Api::namespaced(ctx.client.clone(), spec::namespace(pod));
     let body = TokenRequest {
         spec: Some(TokenRequestSpec {
@@ -93,8 +100,12 @@ async fn request(ctx: &Context, pod: &Pod, audience: &Option<String>, lifetime: 
     };
     let params = PostParams::default();
     let asked = api.create_token_request(&account, &params, &body);
-    let answer = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "the API does not answer".to_owned())?;
-    let status = answer.map_err(|error| format!("token for service account {account}: {error}"))?.status.unwrap_or_default();
+    let answer =
+        tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "the API does not answer".to_owned())?;
+    let status = answer
+        .map_err(|error| format!("token for service account {account}: {error}"))?
+        .status
+        .unwrap_or_default();
     Ok(Kept {
         audience: audience.clone(),
         lifetime,

@@ -25,7 +25,9 @@ pub enum VolumeError {
     Objects { name: String, source: ObjectsError },
     #[error("volume {0}: {1}")]
     Invalid(String, String),
-    #[error("volume {0}: volumes of this kind are not supported by this node; supported are emptyDir, hostPath, configMap, secret, projected, downwardAPI and persistentVolumeClaim bound to a local or hostPath volume")]
+    #[error(
+        "volume {0}: volumes of this kind are not supported by this node; supported are emptyDir, hostPath, configMap, secret, projected, downwardAPI and persistentVolumeClaim bound to a local or hostPath volume"
+    )]
     Unsupported(String),
 }
 
@@ -71,7 +73,12 @@ pub(crate) fn set_up(root: &Path, inputs: &Inputs<'_>) -> Result<BTreeMap<String
     Ok(places)
 }
 
-fn set_up_one(root: &Path, volume: &Volume, inputs: &Inputs<'_>, group: Option<i64>) -> Result<Place, VolumeError> {
+fn set_up_one(
+    root: &Path,
+    volume: &Volume,
+    inputs: &Inputs<'_>,
+    group: Option<i64>,
+) -> Result<Place, VolumeError> {
     let name = volume.name.clone();
     let path = root.join(&name);
     let io = |source| VolumeError::Io { name: name.clone(), source };
@@ -90,12 +97,18 @@ fn set_up_one(root: &Path, volume: &Volume, inputs: &Inputs<'_>, group: Option<i
         return Ok(here(PathBuf::from(&host.path)));
     }
     if let Some(claim) = &volume.persistent_volume_claim {
-        let missing = || VolumeError::Invalid(name.clone(), format!("claim {} is not bound to a volume on this node", claim.claim_name));
+        let missing = || {
+            VolumeError::Invalid(
+                name.clone(),
+                format!("claim {} is not bound to a volume on this node", claim.claim_name),
+            )
+        };
         let path = inputs.claims.get(&claim.claim_name).cloned().ok_or_else(missing)?;
         own(&path, group).map_err(io)?;
         return Ok(here(path));
     }
-    let files = object_files(volume, inputs).map_err(|source| VolumeError::Objects { name: name.clone(), source })?;
+    let files =
+        object_files(volume, inputs).map_err(|source| VolumeError::Objects { name: name.clone(), source })?;
     let Some(files) = files else { return Err(VolumeError::Unsupported(name)) };
     write_atomically(&path, &files, group).map_err(io)?;
     Ok(here(path))
@@ -121,19 +134,29 @@ fn object_files(volume: &Volume, inputs: &Inputs<'_>) -> Result<Option<Files>, O
                 from_config_map(&mut files, inputs, &map.name, map.items.as_deref(), mode, map.optional)?;
             }
             if let Some(secret) = &source.secret {
-                from_secret(&mut files, inputs, &secret.name, secret.items.as_deref(), mode, secret.optional)?;
+                from_secret(
+                    &mut files,
+                    inputs,
+                    &secret.name,
+                    secret.items.as_deref(),
+                    mode,
+                    secret.optional,
+                )?;
             }
             if let Some(downward) = &source.downward_api {
                 from_downward(&mut files, inputs, downward.items.as_deref(), mode)?;
             }
             if let Some(token) = &source.service_account_token {
                 let key = (token.audience.clone(), token.expiration_seconds);
-                let missing = || ObjectsError::Missing { kind: "service account token", name: token.path.clone() };
+                let missing =
+                    || ObjectsError::Missing { kind: "service account token", name: token.path.clone() };
                 let content = inputs.tokens.get(&key).ok_or_else(missing)?.clone().into_bytes();
                 files.insert(token.path.clone(), Payload { content, mode: 0o644 });
             }
             if source.cluster_trust_bundle.is_some() || source.pod_certificate.is_some() {
-                return Err(ObjectsError::Field("clusterTrustBundle and podCertificate projections are not supported".into()));
+                return Err(ObjectsError::Field(
+                    "clusterTrustBundle and podCertificate projections are not supported".into(),
+                ));
             }
         }
     } else {
@@ -146,7 +169,9 @@ fn object_files(volume: &Volume, inputs: &Inputs<'_>) -> Result<Option<Files>, O
 }
 
 fn safe(path: &str) -> bool {
-    !path.is_empty() && Path::new(path).components().all(|c| matches!(c, Component::Normal(_))) && !path.starts_with("..")
+    !path.is_empty()
+        && Path::new(path).components().all(|c| matches!(c, Component::Normal(_)))
+        && !path.starts_with("..")
 }
 
 fn from_config_map(
@@ -201,7 +226,9 @@ fn select(
     name: &str,
 ) -> Result<(), ObjectsError> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
-        files.extend(entries.iter().map(|(key, content)| (key.clone(), Payload { content: content.clone(), mode })));
+        files.extend(
+            entries.iter().map(|(key, content)| (key.clone(), Payload { content: content.clone(), mode })),
+        );
         return Ok(());
     };
     for item in items {
@@ -211,7 +238,9 @@ fn select(
                 files.insert(item.path.clone(), Payload { content: content.clone(), mode });
             }
             None if optional == Some(true) => {}
-            None => return Err(ObjectsError::MissingKey { kind, name: name.to_owned(), key: item.key.clone() }),
+            None => {
+                return Err(ObjectsError::MissingKey { kind, name: name.to_owned(), key: item.key.clone() });
+            }
         }
     }
     Ok(())
@@ -263,7 +292,8 @@ fn write_atomically(volume: &Path, files: &Files, group: Option<i64>) -> io::Res
     let _ = fs::remove_file(&link);
     symlink(&stamp, &link)?;
     fs::rename(&link, volume.join("..data"))?;
-    let tops: std::collections::BTreeSet<&str> = files.keys().map(|p| p.split('/').next().unwrap_or(p)).collect();
+    let tops: std::collections::BTreeSet<&str> =
+        files.keys().map(|p| p.split('/').next().unwrap_or(p)).collect();
     for top in &tops {
         let link = volume.join(top);
         if link.symlink_metadata().is_err() {
@@ -289,7 +319,11 @@ fn current(volume: &Path) -> Option<Files> {
             if entry.file_type()?.is_dir() {
                 walk(base, &entry.path(), files)?;
             } else {
-                let path = entry.path().strip_prefix(base).map(|p| p.to_string_lossy().into_owned()).unwrap_or_default();
+                let path = entry
+                    .path()
+                    .strip_prefix(base)
+                    .map(|p| p.to_string_lossy().into_owned())
+                    .unwrap_or_default();
                 let mode = entry.metadata()?.permissions().mode() & 0o7777;
                 files.insert(path, Payload { content: fs::read(entry.path())?, mode });
             }
@@ -319,11 +353,19 @@ fn check_host_path(host: &HostPathVolumeSource) -> Result<(), String> {
     let path = Path::new(&host.path);
     let kind = host.type_.as_deref().unwrap_or("");
     let make = |outcome: io::Result<()>| outcome.map_err(|error| format!("{}: {error}", host.path));
-    let is = |good: bool| if good { Ok(()) } else { Err(format!("hostPath type check failed: {} is not a {kind}", host.path)) };
+    let is = |good: bool| {
+        if good { Ok(()) } else { Err(format!("hostPath type check failed: {} is not a {kind}", host.path)) }
+    };
     use std::os::unix::fs::FileTypeExt;
     let file_type = fs::metadata(path).ok().map(|m| m.file_type());
     match kind {
-        "" => if file_type.is_none() { make(fs::create_dir_all(path)) } else { Ok(()) },
+        "" => {
+            if file_type.is_none() {
+                make(fs::create_dir_all(path))
+            } else {
+                Ok(())
+            }
+        }
         "DirectoryOrCreate" if file_type.is_none() => make(fs::create_dir_all(path)),
         "FileOrCreate" if file_type.is_none() => make(fs::write(path, b"")),
         "Directory" | "DirectoryOrCreate" => is(file_type.is_some_and(|t| t.is_dir())),
@@ -340,7 +382,10 @@ mod tests {
     use super::*;
 
     fn files(entries: &[(&str, &str)]) -> Files {
-        entries.iter().map(|(k, v)| ((*k).to_owned(), Payload { content: v.as_bytes().to_vec(), mode: 0o644 })).collect()
+        entries
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), Payload { content: v.as_bytes().to_vec(), mode: 0o644 }))
+            .collect()
     }
 
     #[test]
@@ -351,7 +396,11 @@ mod tests {
         assert_eq!(fs::read_to_string(volume.join("sub/b")).expect("b"), "2");
         let before = fs::read_link(volume.join("..data")).expect("link");
         write_atomically(&volume, &files(&[("a", "1"), ("sub/b", "2")]), None).expect("write");
-        assert_eq!(fs::read_link(volume.join("..data")).expect("link"), before, "nothing changed, nothing moved");
+        assert_eq!(
+            fs::read_link(volume.join("..data")).expect("link"),
+            before,
+            "nothing changed, nothing moved"
+        );
         write_atomically(&volume, &files(&[("a", "new")]), None).expect("write");
         assert_eq!(fs::read_to_string(volume.join("a")).expect("a"), "new");
         assert!(!volume.join("sub").exists());

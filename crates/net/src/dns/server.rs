@@ -34,12 +34,17 @@ pub struct DnsServer {
 
 impl DnsServer {
     /// Answers on `address` from the newest zone. `upstream` is asked for everything else.
-    pub async fn start(address: SocketAddr, zone: watch::Receiver<Arc<Zone>>, upstream: Vec<IpAddr>) -> Result<DnsServer, DnsError> {
+    pub async fn start(
+        address: SocketAddr,
+        zone: watch::Receiver<Arc<Zone>>,
+        upstream: Vec<IpAddr>,
+    ) -> Result<DnsServer, DnsError> {
         let failed = |source| DnsError { address, source };
         let udp = Arc::new(UdpSocket::bind(address).await.map_err(failed)?);
         let tcp = TcpListener::bind(address).await.map_err(failed)?;
         // Asking ourselves would never end.
-        let upstream: Arc<Vec<IpAddr>> = Arc::new(upstream.into_iter().filter(|ip| *ip != address.ip()).collect());
+        let upstream: Arc<Vec<IpAddr>> =
+            Arc::new(upstream.into_iter().filter(|ip| *ip != address.ip()).collect());
         let limit = Arc::new(Semaphore::new(AT_ONCE));
         let mut tasks = tokio::task::JoinSet::new();
         tasks.spawn(serve_udp(udp, zone.clone(), upstream.clone(), limit.clone()));
@@ -53,7 +58,12 @@ impl DnsServer {
     }
 }
 
-async fn serve_udp(socket: Arc<UdpSocket>, zone: watch::Receiver<Arc<Zone>>, upstream: Arc<Vec<IpAddr>>, limit: Arc<Semaphore>) {
+async fn serve_udp(
+    socket: Arc<UdpSocket>,
+    zone: watch::Receiver<Arc<Zone>>,
+    upstream: Arc<Vec<IpAddr>>,
+    limit: Arc<Semaphore>,
+) {
     let mut buffer = vec![0u8; 4096];
     loop {
         let Ok((count, from)) = socket.recv_from(&mut buffer).await else {
@@ -72,7 +82,12 @@ async fn serve_udp(socket: Arc<UdpSocket>, zone: watch::Receiver<Arc<Zone>>, ups
     }
 }
 
-async fn serve_tcp(listener: TcpListener, zone: watch::Receiver<Arc<Zone>>, upstream: Arc<Vec<IpAddr>>, limit: Arc<Semaphore>) {
+async fn serve_tcp(
+    listener: TcpListener,
+    zone: watch::Receiver<Arc<Zone>>,
+    upstream: Arc<Vec<IpAddr>>,
+    limit: Arc<Semaphore>,
+) {
     loop {
         let Ok((mut stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -113,7 +128,8 @@ async fn answer(question: &[u8], zone: &Zone, upstream: &[IpAddr], tcp: bool) ->
         return if bytes.len() <= room { Some(bytes) } else { reply.truncate().to_vec().ok() };
     }
     for server in upstream {
-        let asked = async { if tcp { ask_tcp(*server, question).await } else { ask_udp(*server, question).await } };
+        let asked =
+            async { if tcp { ask_tcp(*server, question).await } else { ask_udp(*server, question).await } };
         if let Ok(Ok(answer)) = tokio::time::timeout(UPSTREAM_PATIENCE, asked).await {
             return Some(answer);
         }
@@ -152,7 +168,8 @@ fn local_answer(query: &Message, zone: &Zone) -> Option<Message> {
         }
         Found::Entry(entry) => entry,
     };
-    let mut put = |owner: &Name, data: RData| reply.answers.push(Record::from_rdata(owner.clone(), TTL, data));
+    let mut put =
+        |owner: &Name, data: RData| reply.answers.push(Record::from_rdata(owner.clone(), TTL, data));
     let kind = question.query_type();
     let any = kind == RecordType::ANY;
     if let Some(alias) = found.alias.as_ref().and_then(|alias| Name::from_utf8(format!("{alias}.")).ok()) {
@@ -176,8 +193,11 @@ fn local_answer(query: &Message, zone: &Zone) -> Option<Message> {
             put(&name, RData::SRV(SRV::new(0, share, *port, target_name.clone())));
         }
         for (_, target) in &found.services {
-            if let (Ok(owner), Found::Entry(entry)) = (Name::from_utf8(format!("{target}.")), zone.find(target)) {
-                let extra = entry.addresses.iter().map(|a| Record::from_rdata(owner.clone(), TTL, RData::A(A(*a))));
+            if let (Ok(owner), Found::Entry(entry)) =
+                (Name::from_utf8(format!("{target}.")), zone.find(target))
+            {
+                let extra =
+                    entry.addresses.iter().map(|a| Record::from_rdata(owner.clone(), TTL, RData::A(A(*a))));
                 reply.additionals.extend(extra);
             }
         }
@@ -195,7 +215,8 @@ fn local_answer(query: &Message, zone: &Zone) -> Option<Message> {
 
 fn start_of_authority(zone: &Zone) -> Option<Record> {
     let name = Name::from_utf8(format!("{}.", zone.domain())).ok()?;
-    let (server, mailbox) = (name.prepend_label("ns.dns".split('.').next()?).ok()?, name.prepend_label("hostmaster").ok()?);
+    let (server, mailbox) =
+        (name.prepend_label("ns.dns".split('.').next()?).ok()?, name.prepend_label("hostmaster").ok()?);
     Some(Record::from_rdata(name, TTL, RData::SOA(SOA::new(server, mailbox, 1, 7200, 1800, 86400, TTL))))
 }
 

@@ -72,7 +72,9 @@ impl Zone {
     }
 
     fn add_service(&mut self, service: &Service, slices: &[EndpointSlice]) {
-        let (Some(name), Some(namespace), Some(spec)) = (&service.metadata.name, &service.metadata.namespace, &service.spec) else {
+        let (Some(name), Some(namespace), Some(spec)) =
+            (&service.metadata.name, &service.metadata.namespace, &service.spec)
+        else {
             return;
         };
         let base = format!("{name}.{namespace}.svc.{}", self.domain);
@@ -95,7 +97,10 @@ impl Zone {
         // Headless: the endpoints themselves.
         let publish_all = spec.publish_not_ready_addresses == Some(true);
         self.entry(base.clone());
-        for slice in slices.iter().filter(|s| s.address_type == "IPv4" && s.metadata.namespace.as_ref() == Some(namespace)) {
+        for slice in slices
+            .iter()
+            .filter(|s| s.address_type == "IPv4" && s.metadata.namespace.as_ref() == Some(namespace))
+        {
             let owner = slice.metadata.labels.as_ref().and_then(|l| l.get("kubernetes.io/service-name"));
             if owner != Some(name) {
                 continue;
@@ -106,7 +111,11 @@ impl Zone {
                     continue;
                 }
                 for address in endpoint.addresses.iter().filter_map(|a| a.parse::<Ipv4Addr>().ok()) {
-                    let label = endpoint.hostname.clone().filter(|h| !h.is_empty()).unwrap_or_else(|| dashed(address));
+                    let label = endpoint
+                        .hostname
+                        .clone()
+                        .filter(|h| !h.is_empty())
+                        .unwrap_or_else(|| dashed(address));
                     let own = format!("{label}.{base}");
                     self.entry(base.clone()).addresses.push(address);
                     self.entry(own.clone()).addresses.push(address);
@@ -114,7 +123,9 @@ impl Zone {
                         self.entry(reverse(address)).pointer.push(own.clone());
                     }
                     for port in slice.ports.iter().flatten() {
-                        if let (Some(port_name), Some(Ok(number))) = (port.name.as_ref().filter(|n| !n.is_empty()), port.port.map(u16::try_from)) {
+                        if let (Some(port_name), Some(Ok(number))) =
+                            (port.name.as_ref().filter(|n| !n.is_empty()), port.port.map(u16::try_from))
+                        {
                             let name = format!("_{port_name}._{}.{base}", protocol(&port.protocol));
                             self.entry(name).services.push((number, own.clone()));
                         }
@@ -141,7 +152,9 @@ impl Zone {
             return Found::Empty;
         }
         match self.pod_address(&name) {
-            Some(address) => Found::Entry(std::borrow::Cow::Owned(Entry { addresses: vec![address], ..Entry::default() })),
+            Some(address) => {
+                Found::Entry(std::borrow::Cow::Owned(Entry { addresses: vec![address], ..Entry::default() }))
+            }
             None => Found::Missing,
         }
     }
@@ -164,9 +177,15 @@ mod tests {
     fn zone() -> Zone {
         let object = |value| serde_json::from_value(value).expect("object");
         let services = [
-            object(serde_json::json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"clusterIP": "10.96.0.10", "ports": [{"name": "http", "port": 80}]}})),
-            object(serde_json::json!({"metadata": {"name": "db", "namespace": "shop"}, "spec": {"clusterIP": "None", "ports": [{"name": "sql", "port": 5432}]}})),
-            object(serde_json::json!({"metadata": {"name": "out", "namespace": "shop"}, "spec": {"type": "ExternalName", "externalName": "example.com"}})),
+            object(
+                serde_json::json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": {"clusterIP": "10.96.0.10", "ports": [{"name": "http", "port": 80}]}}),
+            ),
+            object(
+                serde_json::json!({"metadata": {"name": "db", "namespace": "shop"}, "spec": {"clusterIP": "None", "ports": [{"name": "sql", "port": 5432}]}}),
+            ),
+            object(
+                serde_json::json!({"metadata": {"name": "out", "namespace": "shop"}, "spec": {"type": "ExternalName", "externalName": "example.com"}}),
+            ),
         ];
         let slice: EndpointSlice = serde_json::from_value(serde_json::json!({"metadata": {"name": "db-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "db"}},
             "addressType": "IPv4", "ports": [{"name": "sql", "port": 5432}],

@@ -126,7 +126,11 @@ impl Cgroups {
             let cpu = entry(&fs::read_to_string(folder.join("cpu.stat"))?, "usage_usec") * 1000;
             let memory = number(&folder.join("memory.current"))?;
             let inactive = entry(&fs::read_to_string(folder.join("memory.stat"))?, "inactive_file");
-            return Ok(Usage { cpu_nanos: cpu, memory_bytes: memory, working_set_bytes: memory.saturating_sub(inactive) });
+            return Ok(Usage {
+                cpu_nanos: cpu,
+                memory_bytes: memory,
+                working_set_bytes: memory.saturating_sub(inactive),
+            });
         }
         let memory_folder = self.folder("memory", group);
         let memory = number(&memory_folder.join("memory.usage_in_bytes"))?;

@@ -32,16 +32,21 @@ pub(crate) struct Launch {
 
 impl Executor for Launch {
     fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| ExecutorError::Other(format!("{what}: {error}"));
+        let failed =
+            |what: &str, error: &dyn std::fmt::Display| ExecutorError::Other(format!("{what}: {error}"));
         if self.dies_with_parent {
-            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).map_err(|e| failed("prctl", &e))?;
+            nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)
+                .map_err(|e| failed("prctl", &e))?;
         }
         if self.terminal {
             crate::sys::take_terminal().map_err(|e| failed("take the terminal", &e))?;
         }
         if self.filtered {
-            for filter in seccomp::default_filters(&self.capabilities).map_err(|e| failed("system call filter", &e))? {
-                crate::sys::install_filter(&filter).map_err(|e| failed("install the system call filter", &e))?;
+            for filter in
+                seccomp::default_filters(&self.capabilities).map_err(|e| failed("system call filter", &e))?
+            {
+                crate::sys::install_filter(&filter)
+                    .map_err(|e| failed("install the system call filter", &e))?;
             }
             self.cut_capabilities().map_err(|e| failed("drop capabilities", &e))?;
         }
@@ -50,7 +55,8 @@ impl Executor for Launch {
 
     fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
         let process = spec.process().as_ref();
-        let program = process.and_then(|p| p.args().as_ref()).and_then(|a| a.first()).map_or("", String::as_str);
+        let program =
+            process.and_then(|p| p.args().as_ref()).and_then(|a| a.first()).map_or("", String::as_str);
         if program.contains('/') && !Path::new(program).exists() {
             return Err(ExecutorValidationError::ArgValidationError(format!(
                 "exec: {program:?}: no such file or directory"

@@ -33,7 +33,8 @@ use self::state::{Meta, Sandbox};
 use crate::image::{Image, Store};
 use crate::reexec::{self, Create};
 use crate::runtime::{
-    ContainerSpec, ExecRequest, PodState, PullSecret, Runtime, RuntimeError, SandboxSpec, SandboxState, Session, Usage,
+    ContainerSpec, ExecRequest, PodState, PullSecret, Runtime, RuntimeError, SandboxSpec, SandboxState,
+    Session, Usage,
 };
 
 const DEFAULT_PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -71,7 +72,8 @@ pub struct EmbeddedConfig {
 impl Embedded {
     /// Opens the runtime and adopts every pod whose shim still answers.
     pub async fn start(config: EmbeddedConfig) -> Result<Arc<Embedded>, RuntimeError> {
-        let shim = shim::install(&config.root.join("bin")).map_err(RuntimeError::io("install the pod shim"))?;
+        let shim =
+            shim::install(&config.root.join("bin")).map_err(RuntimeError::io("install the pod shim"))?;
         fs::create_dir_all(config.root.join("pods")).map_err(RuntimeError::io("pods folder"))?;
         let (changes, receiver) = mpsc::channel(CHANGES);
         let runtime = Arc::new(Embedded {
@@ -171,22 +173,32 @@ impl Runtime for Embedded {
         }
         let dir = self.pod_dir(&spec.uid);
         fs::create_dir_all(&dir).map_err(RuntimeError::io("pod folder"))?;
-        let letters = [('n', !spec.host_network), ('i', !spec.host_ipc), ('u', !spec.host_network), ('p', spec.share_processes)];
-        let namespaces: String = letters.iter().filter(|(_, wanted)| *wanted).map(|(letter, _)| letter).collect();
+        let letters = [
+            ('n', !spec.host_network),
+            ('i', !spec.host_ipc),
+            ('u', !spec.host_network),
+            ('p', spec.share_processes),
+        ];
+        let namespaces: String =
+            letters.iter().filter(|(_, wanted)| *wanted).map(|(letter, _)| letter).collect();
         let namespaces = if namespaces.is_empty() { "-".to_owned() } else { namespaces };
         let pid = shim::start(&self.shim, &dir, &namespaces, &spec.hostname)
             .await
             .map_err(RuntimeError::io(format!("sandbox of {}/{}", spec.namespace, spec.name)))?;
         let mut sandbox = Sandbox::new(pid, spec, &dir);
         let outcome = async {
-            self.cgroups.create_pod(&spec.uid, &spec.resources, pid).map_err(RuntimeError::io("pod cgroup"))?;
+            self.cgroups
+                .create_pod(&spec.uid, &spec.resources, pid)
+                .map_err(RuntimeError::io("pod cgroup"))?;
             if !spec.host_network {
                 sandbox.address = Some(self.connect_network(&spec.uid, pid).await?);
             }
             let shm = dir.join("shm");
             fs::create_dir_all(&shm).map_err(RuntimeError::io("shm"))?;
             let shm = shm.to_string_lossy().into_owned();
-            shim::ask(&dir, &["tmpfs", &shm, "mode=1777,size=65536k"]).await.map_err(RuntimeError::io("/dev/shm"))?;
+            shim::ask(&dir, &["tmpfs", &shm, "mode=1777,size=65536k"])
+                .await
+                .map_err(RuntimeError::io("/dev/shm"))?;
             sandbox.save(&dir).map_err(RuntimeError::io("sandbox.json"))
         };
         if let Err(error) = outcome.await {
@@ -210,7 +222,9 @@ impl Runtime for Embedded {
                 tokio::time::sleep(std::time::Duration::from_millis(10)).await;
             }
             if sandbox.alive() {
-                return Err(RuntimeError::Refused("the pod's processes do not end although they were killed".into()));
+                return Err(RuntimeError::Refused(
+                    "the pod's processes do not end although they were killed".into(),
+                ));
             }
         }
         self.live.lock().expect("no panic while held").remove(uid);
@@ -228,7 +242,9 @@ impl Runtime for Embedded {
     async fn remove_pod(&self, uid: &str) -> Result<(), RuntimeError> {
         let dir = self.pod_dir(uid);
         let removed = tokio::task::spawn_blocking(move || match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(RuntimeError::io("remove the pod's folder")(error)),
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(RuntimeError::io("remove the pod's folder")(error))
+            }
             _ => Ok(()),
         });
         removed.await.map_err(|error| RuntimeError::Create(error.to_string()))?
@@ -237,7 +253,10 @@ impl Runtime for Embedded {
     async fn start_container(&self, spec: &ContainerSpec) -> Result<(), RuntimeError> {
         let sandbox = self.sandbox(&spec.pod).ok_or(RuntimeError::NoSandbox)?;
         let pod_dir = self.pod_dir(&spec.pod);
-        let image = self.images.get(&spec.image).ok_or_else(|| crate::image::StoreError::Unknown(spec.image.clone()))?;
+        let image = self
+            .images
+            .get(&spec.image)
+            .ok_or_else(|| crate::image::StoreError::Unknown(spec.image.clone()))?;
         let meta = Meta::new(spec, &image, &sandbox);
         let dir = pod_dir.join("containers").join(&spec.name).join(spec.attempt.to_string());
         let cgroup = self.cgroups.container(&spec.pod, &meta.id);
@@ -266,7 +285,8 @@ impl Runtime for Embedded {
             .filter(|(_, wanted)| *wanted)
             .map(|(letter, _)| letter)
             .collect();
-        let (dir_text, log, program) = (dir.to_string_lossy(), spec.log.to_string_lossy(), self.program.to_string_lossy());
+        let (dir_text, log, program) =
+            (dir.to_string_lossy(), spec.log.to_string_lossy(), self.program.to_string_lossy());
         let request = ["run", &meta.id, &dir_text, &log, &flags, &program, reexec::CREATE, &dir_text];
         if let Err(error) = shim::ask(&pod_dir, &request).await {
             let group = cgroup.clone();
@@ -336,7 +356,9 @@ impl Runtime for Embedded {
 
     async fn memory_volume(&self, pod: &str, path: &Path, size: Option<u64>) -> Result<(), RuntimeError> {
         let size = size.map(|bytes| format!(",size={bytes}")).unwrap_or_default();
-        let asked = shim::ask(&self.pod_dir(pod), &["tmpfs", &path.to_string_lossy(), &format!("mode=0777{size}")]).await;
+        let asked =
+            shim::ask(&self.pod_dir(pod), &["tmpfs", &path.to_string_lossy(), &format!("mode=0777{size}")])
+                .await;
         asked.map(drop).map_err(RuntimeError::io("mount a memory volume"))
     }
 
@@ -345,7 +367,10 @@ impl Runtime for Embedded {
     }
 
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError> {
-        self.registries.pull(&self.images, name, secrets).await.map_err(|error| RuntimeError::Refused(error.to_string()))
+        self.registries
+            .pull(&self.images, name, secrets)
+            .await
+            .map_err(|error| RuntimeError::Refused(error.to_string()))
     }
 
     fn images(&self) -> Vec<(Image, Vec<String>)> {
@@ -374,9 +399,16 @@ fn prepare(
     open_to_all(&dir.join("upper")).map_err(io("container folder"))?;
     let config = &image.config;
     let user = users::resolve(layers, config.user.as_deref().unwrap_or(""), &spec.security)?;
-    let args = oci::arguments(spec, config.entrypoint.as_deref().unwrap_or(&[]), config.cmd.as_deref().unwrap_or(&[]));
+    let args = oci::arguments(
+        spec,
+        config.entrypoint.as_deref().unwrap_or(&[]),
+        config.cmd.as_deref().unwrap_or(&[]),
+    );
     if args.is_empty() {
-        return Err(RuntimeError::Create(format!("no command specified: image {} names none and neither does the pod", spec.image)));
+        return Err(RuntimeError::Create(format!(
+            "no command specified: image {} names none and neither does the pod",
+            spec.image
+        )));
     }
     let env = environment(config.env.as_deref().unwrap_or(&[]), &spec.env);
     let capabilities = oci::capabilities(spec, place.grantable);
@@ -385,7 +417,10 @@ fn prepare(
         && !place.grantable.iter().any(|c| c == "CAP_SYS_RESOURCE")
     {
         // Without that capability the kernel lets a process only make itself more likely to be killed.
-        let own: i32 = fs::read_to_string("/proc/self/oom_score_adj").ok().and_then(|t| t.trim().parse().ok()).unwrap_or(0);
+        let own: i32 = fs::read_to_string("/proc/self/oom_score_adj")
+            .ok()
+            .and_then(|t| t.trim().parse().ok())
+            .unwrap_or(0);
         process["oomScoreAdj"] = score.max(own).into();
     }
     let cwd = spec.working_dir.clone().or_else(|| config.working_dir.clone()).filter(|cwd| !cwd.is_empty());
@@ -399,7 +434,12 @@ fn prepare(
     let create = Create {
         id: place.id.to_owned(),
         layers: layers.iter().map(|layer| layer.to_string_lossy().into_owned()).collect(),
-        launch: Launch { terminal: spec.tty, filtered: spec.security.filtered, capabilities, ..Launch::default() },
+        launch: Launch {
+            terminal: spec.tty,
+            filtered: spec.security.filtered,
+            capabilities,
+            ..Launch::default()
+        },
     };
     let write = |name: &str, bytes: Vec<u8>| fs::write(dir.join(name), bytes).map_err(RuntimeError::io(name));
     write("config.json", oci::config(spec, process, place).to_string().into_bytes())?;
@@ -430,8 +470,11 @@ fn environment(image: &[String], pod: &[(String, String)]) -> Vec<String> {
 
 /// What this process may hand on: on a machine that itself lacks a capability, asking for it would fail.
 fn grantable_capabilities() -> Vec<String> {
-    let mut names: Vec<String> =
-        caps::read(None, caps::CapSet::Bounding).unwrap_or_default().iter().map(ToString::to_string).collect();
+    let mut names: Vec<String> = caps::read(None, caps::CapSet::Bounding)
+        .unwrap_or_default()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     names.sort();
     names
 }

@@ -98,7 +98,13 @@ pub(crate) fn arguments(spec: &ContainerSpec, entrypoint: &[String], cmd: &[Stri
     head.iter().chain(tail).cloned().collect()
 }
 
-pub(crate) fn process(spec: &ContainerSpec, args: &[String], env: &[String], user: &User, caps: &[String]) -> Value {
+pub(crate) fn process(
+    spec: &ContainerSpec,
+    args: &[String],
+    env: &[String],
+    user: &User,
+    caps: &[String],
+) -> Value {
     let security = &spec.security;
     // The filter is installed by `Launch`, which needs these two until then and drops them itself.
     let mut held = caps.to_vec();
@@ -150,7 +156,8 @@ pub(crate) fn config(spec: &ContainerSpec, process: Value, place: &Place<'_>) ->
 
 fn namespaces(place: &Place<'_>) -> Value {
     let shared = |kind: &str, file: &str| json!({"type": kind, "path": format!("/proc/{}/ns/{file}", place.sandbox_pid)});
-    let mut list = vec![json!({"type": "mount"}), shared("ipc", "ipc"), shared("uts", "uts"), shared("network", "net")];
+    let mut list =
+        vec![json!({"type": "mount"}), shared("ipc", "ipc"), shared("uts", "uts"), shared("network", "net")];
     match (place.host_pid, place.pause_pid) {
         (true, _) => {}
         (false, Some(pause)) => list.push(json!({"type": "pid", "path": format!("/proc/{pause}/ns/pid")})),
@@ -188,8 +195,11 @@ fn device_rules_all() -> Value {
 
 /// The usual devices: null, zero, full, random, urandom, tty, console, ptmx, pseudo-terminals.
 fn device_rules() -> Value {
-    let mut rules = vec![json!({"allow": false, "access": "rwm"}), json!({"allow": true, "type": "c", "access": "m"}),
-        json!({"allow": true, "type": "b", "access": "m"})];
+    let mut rules = vec![
+        json!({"allow": false, "access": "rwm"}),
+        json!({"allow": true, "type": "c", "access": "m"}),
+        json!({"allow": true, "type": "b", "access": "m"}),
+    ];
     for (major, minor) in [(1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2)] {
         rules.push(json!({"allow": true, "type": "c", "major": major, "minor": minor, "access": "rwm"}));
     }
@@ -198,15 +208,18 @@ fn device_rules() -> Value {
 }
 
 fn mounts(spec: &ContainerSpec, place: &Place<'_>) -> Value {
-    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| {
-        json!({"destination": target, "type": kind, "source": source, "options": options})
-    };
+    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({"destination": target, "type": kind, "source": source, "options": options});
     let privileged = spec.security.privileged;
     let access = if privileged { "rw" } else { "ro" };
     let mut list = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount("/dev/pts", "devpts", "devpts", &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
         mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]),
     ];
     if place.host_network {
@@ -215,12 +228,18 @@ fn mounts(spec: &ContainerSpec, place: &Place<'_>) -> Value {
     } else {
         list.push(mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]));
         if place.cgroup_v2 {
-            list.push(mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", "relatime", access]));
+            list.push(mount(
+                "/sys/fs/cgroup",
+                "cgroup",
+                "cgroup",
+                &["nosuid", "noexec", "nodev", "relatime", access],
+            ));
         }
     }
     list.extend(spec.mounts.iter().map(bind));
     // Parents before children, as a user expects of nested volume mounts.
-    let depth = |m: &Value| m["destination"].as_str().map_or(0, |d| d.trim_end_matches('/').matches('/').count());
+    let depth =
+        |m: &Value| m["destination"].as_str().map_or(0, |d| d.trim_end_matches('/').matches('/').count());
     list.sort_by_key(depth);
     list.into()
 }
@@ -245,7 +264,11 @@ mod tests {
     use super::*;
 
     fn grantable() -> Vec<String> {
-        DEFAULT_CAPABILITIES.iter().map(|c| (*c).to_owned()).chain(["CAP_NET_ADMIN".into(), "CAP_SYS_TIME".into()]).collect()
+        DEFAULT_CAPABILITIES
+            .iter()
+            .map(|c| (*c).to_owned())
+            .chain(["CAP_NET_ADMIN".into(), "CAP_SYS_TIME".into()])
+            .collect()
     }
 
     #[test]

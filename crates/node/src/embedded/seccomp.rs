@@ -73,7 +73,8 @@ const UNLESS: &[(&str, &[i64])] = &[
 ];
 
 /// Refused unless the container has one of two capabilities.
-const UNLESS_EITHER: &[(&str, i64)] = &[("CAP_BPF", libc::SYS_bpf), ("CAP_PERFMON", libc::SYS_perf_event_open)];
+const UNLESS_EITHER: &[(&str, i64)] =
+    &[("CAP_BPF", libc::SYS_bpf), ("CAP_PERFMON", libc::SYS_perf_event_open)];
 
 const NEW_NAMESPACES: &[i32] = &[
     libc::CLONE_NEWNS,

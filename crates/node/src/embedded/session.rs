@@ -20,22 +20,28 @@ const BUFFER: usize = 64 * 1024;
 
 /// Runs a command in the container whose folder is `dir`.
 pub(crate) async fn exec(program: &Path, dir: &Path, request: &ExecRequest) -> Result<Session, RuntimeError> {
-    let config: Value = serde_json::from_slice(&fs::read(dir.join("config.json")).map_err(RuntimeError::io("config.json"))?)
-        .map_err(|error| RuntimeError::Create(error.to_string()))?;
+    let config: Value =
+        serde_json::from_slice(&fs::read(dir.join("config.json")).map_err(RuntimeError::io("config.json"))?)
+            .map_err(|error| RuntimeError::Create(error.to_string()))?;
     let mut process = config["process"].clone();
     process["args"] = serde_json::json!(request.command);
     process["terminal"] = request.tty.into();
-    if request.tty && let Some(env) = process["env"].as_array_mut() {
-        if !env.iter().any(|e| e.as_str().is_some_and(|e| e.starts_with("TERM="))) {
-            env.push("TERM=xterm".into());
-        }
+    if request.tty
+        && let Some(env) = process["env"].as_array_mut()
+        && !env.iter().any(|e| e.as_str().is_some_and(|e| e.starts_with("TERM=")))
+    {
+        env.push("TERM=xterm".into());
     }
     let file = dir.join(format!("exec-{}.json", uuid::Uuid::new_v4()));
     fs::write(&file, process.to_string()).map_err(RuntimeError::io("exec"))?;
     let mut command = Command::new(program);
     command.arg(reexec::EXEC).arg(dir).arg(&file).env_clear().current_dir("/").kill_on_drop(true);
     let error_file = format!("{}.error", file.display());
-    let session = if request.tty { with_terminal(command, error_file) } else { with_pipes(command, request, error_file) };
+    let session = if request.tty {
+        with_terminal(command, error_file)
+    } else {
+        with_pipes(command, request, error_file)
+    };
     session.map_err(|error| {
         let _ = fs::remove_file(&file);
         RuntimeError::io("start a command in the container")(error)
@@ -103,7 +109,8 @@ fn spawn_terminal(
     mut stdout: DuplexStream,
     mut resizes: mpsc::Receiver<(u16, u16)>,
 ) -> io::Result<()> {
-    let flags = nix::fcntl::OFlag::from_bits_truncate(nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_GETFL)?);
+    let flags =
+        nix::fcntl::OFlag::from_bits_truncate(nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_GETFL)?);
     nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_SETFL(flags | nix::fcntl::OFlag::O_NONBLOCK))?;
     let master = std::sync::Arc::new(crate::sys::register(master)?);
     let writer = master.clone();

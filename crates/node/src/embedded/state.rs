@@ -109,11 +109,18 @@ impl Meta {
     }
 
     /// The container as it is, or nothing if its creation never finished.
-    pub fn state(&self, dir: &Path, sandbox: Option<&Sandbox>, oom: impl FnOnce() -> bool) -> Option<ContainerState> {
+    pub fn state(
+        &self,
+        dir: &Path,
+        sandbox: Option<&Sandbox>,
+        oom: impl FnOnce() -> bool,
+    ) -> Option<ContainerState> {
         let current = sandbox.is_some_and(|s| s.id == self.sandbox);
         let started = fs::metadata(dir.join("pid")).ok()?.modified().ok()?;
         let phase = match exit_record(dir) {
-            Some((code, finished)) => ContainerPhase::Exited { code, finished, oom: out_of_memory(dir, code, oom) },
+            Some((code, finished)) => {
+                ContainerPhase::Exited { code, finished, oom: out_of_memory(dir, code, oom) }
+            }
             None if current => {
                 let pid = fs::read_to_string(dir.join("pid")).ok()?.trim().parse().ok()?;
                 ContainerPhase::Running { pid }
@@ -158,7 +165,8 @@ fn out_of_memory(dir: &Path, code: i32, oom: impl FnOnce() -> bool) -> bool {
 
 /// Every container of a pod that has been prepared, with its folder, oldest attempt first.
 pub(super) fn containers(pod: &Path) -> Vec<(PathBuf, Meta)> {
-    let list = |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect::<Vec<_>>();
+    let list =
+        |dir: &Path| fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect::<Vec<_>>();
     let mut found: Vec<(PathBuf, Meta)> = list(&pod.join("containers"))
         .iter()
         .flat_map(|name| list(name))

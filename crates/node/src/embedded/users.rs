@@ -7,7 +7,11 @@ use super::oci::User;
 use crate::runtime::{RuntimeError, Security};
 
 /// Who the program runs as: the pod's word goes before the image's.
-pub(crate) fn resolve(layers: &[PathBuf], image_user: &str, security: &Security) -> Result<User, RuntimeError> {
+pub(crate) fn resolve(
+    layers: &[PathBuf],
+    image_user: &str,
+    security: &Security,
+) -> Result<User, RuntimeError> {
     let passwd = read_in(layers, "etc/passwd");
     let group = read_in(layers, "etc/group");
     let (user_part, group_part) = match image_user.split_once(':') {
@@ -23,7 +27,9 @@ pub(crate) fn resolve(layers: &[PathBuf], image_user: &str, security: &Security)
             Ok(uid) => user.uid = uid,
             Err(_) => {
                 let found = fields(&passwd).find(|entry| entry[0] == user_part);
-                let missing = || RuntimeError::Create(format!("the image's user {user_part:?} is not in its /etc/passwd"));
+                let missing = || {
+                    RuntimeError::Create(format!("the image's user {user_part:?} is not in its /etc/passwd"))
+                };
                 user.uid = found.and_then(|e| e.get(2)?.parse().ok()).ok_or_else(missing)?;
                 if security.must_not_be_root {
                     return Err(RuntimeError::Refused(format!(
@@ -34,9 +40,7 @@ pub(crate) fn resolve(layers: &[PathBuf], image_user: &str, security: &Security)
         }
     }
     if security.must_not_be_root && user.uid == 0 {
-        return Err(RuntimeError::Refused(
-            "container has runAsNonRoot and image will run as root".into(),
-        ));
+        return Err(RuntimeError::Refused("container has runAsNonRoot and image will run as root".into()));
     }
     let entry = fields(&passwd).find(|entry| entry.get(2).is_some_and(|uid| *uid == user.uid.to_string()));
     if let Some(entry) = entry {
@@ -50,7 +54,8 @@ pub(crate) fn resolve(layers: &[PathBuf], image_user: &str, security: &Security)
     if let Some(gid) = security.group {
         user.gid = gid as u32;
     }
-    let member = |entry: &Vec<&str>| entry.get(3).is_some_and(|members| members.split(',').any(|m| m == login));
+    let member =
+        |entry: &Vec<&str>| entry.get(3).is_some_and(|members| members.split(',').any(|m| m == login));
     if !login.is_empty() {
         user.groups = fields(&group).filter(member).filter_map(|e| e.get(2)?.parse().ok()).collect();
     }
@@ -62,7 +67,9 @@ pub(crate) fn resolve(layers: &[PathBuf], image_user: &str, security: &Security)
 }
 
 fn fields(text: &str) -> impl Iterator<Item = Vec<&str>> {
-    text.lines().filter(|line| !line.starts_with('#') && line.contains(':')).map(|line| line.split(':').collect())
+    text.lines()
+        .filter(|line| !line.starts_with('#') && line.contains(':'))
+        .map(|line| line.split(':').collect())
 }
 
 fn read_in(layers: &[PathBuf], path: &str) -> String {
@@ -82,7 +89,8 @@ mod tests {
     fn image() -> (tempfile::TempDir, Vec<PathBuf>) {
         let dir = tempfile::tempdir().expect("temporary folder");
         fs::create_dir(dir.path().join("etc")).expect("etc");
-        fs::write(dir.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:44::/:/bin/sh\n").expect("passwd");
+        fs::write(dir.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh\nweb:x:33:44::/:/bin/sh\n")
+            .expect("passwd");
         fs::write(dir.path().join("etc/group"), "web:x:44:\nlogs:x:55:web,other\n").expect("group");
         let layers = vec![dir.path().to_owned()];
         (dir, layers)
@@ -98,7 +106,12 @@ mod tests {
     #[test]
     fn the_pods_numbers_win() {
         let (_keep, layers) = image();
-        let security = Security { user: Some(1000), group: Some(2000), supplemental_groups: vec![7, 2000], ..Default::default() };
+        let security = Security {
+            user: Some(1000),
+            group: Some(2000),
+            supplemental_groups: vec![7, 2000],
+            ..Default::default()
+        };
         let user = resolve(&layers, "web", &security).expect("resolves");
         assert_eq!(user, User { uid: 1000, gid: 2000, groups: vec![7] });
     }

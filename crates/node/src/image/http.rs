@@ -17,8 +17,12 @@ const CONNECT: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(60);
 const REDIRECTS: usize = 5;
 /// Where distributions keep the authorities they trust.
-const BUNDLES: &[&str] =
-    &["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"];
+const BUNDLES: &[&str] = &[
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 
 #[derive(Debug, Error)]
 pub enum HttpError {
@@ -46,7 +50,10 @@ impl Http {
     pub fn new(extra: &[String]) -> Result<Http, HttpError> {
         let mut roots = rustls::RootCertStore::empty();
         let own = std::env::var("SSL_CERT_FILE").ok();
-        let bundle = own.into_iter().chain(BUNDLES.iter().map(|b| (*b).to_owned())).find_map(|path| std::fs::read(path).ok());
+        let bundle = own
+            .into_iter()
+            .chain(BUNDLES.iter().map(|b| (*b).to_owned()))
+            .find_map(|path| std::fs::read(path).ok());
         for certificate in CertificateDer::pem_slice_iter(&bundle.unwrap_or_default()).flatten() {
             // A machine's bundle may contain what this library does not understand; the rest counts.
             let _ = roots.add(certificate);
@@ -67,7 +74,11 @@ impl Http {
     }
 
     /// GET, following redirects; credentials go to the first host only.
-    pub async fn get(&self, url: &str, headers: &[(header::HeaderName, String)]) -> Result<Response<Incoming>, HttpError> {
+    pub async fn get(
+        &self,
+        url: &str,
+        headers: &[(header::HeaderName, String)],
+    ) -> Result<Response<Incoming>, HttpError> {
         let mut url = url.to_owned();
         let mut headers = headers.to_vec();
         for _ in 0..REDIRECTS {
@@ -76,7 +87,10 @@ impl Http {
             match target.filter(|_| response.status().is_redirection()) {
                 None => return Ok(response),
                 Some(target) if target.starts_with('/') => {
-                    let end = url.find("://").and_then(|at| url[at + 3..].find('/').map(|e| at + 3 + e)).unwrap_or(url.len());
+                    let end = url
+                        .find("://")
+                        .and_then(|at| url[at + 3..].find('/').map(|e| at + 3 + e))
+                        .unwrap_or(url.len());
                     url = format!("{}{target}", &url[..end]);
                 }
                 Some(target) => {
@@ -88,12 +102,17 @@ impl Http {
         Err(HttpError::Redirects)
     }
 
-    async fn once(&self, url: &str, headers: &[(header::HeaderName, String)]) -> Result<Response<Incoming>, HttpError> {
+    async fn once(
+        &self,
+        url: &str,
+        headers: &[(header::HeaderName, String)],
+    ) -> Result<Response<Incoming>, HttpError> {
         let uri: Uri = url.parse().map_err(|_| HttpError::Address(url.to_owned()))?;
         let host = uri.host().ok_or_else(|| HttpError::Address(url.to_owned()))?.to_owned();
         let secure = uri.scheme_str() == Some("https");
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let connect = tokio::time::timeout(CONNECT, TcpStream::connect((host.trim_matches(['[', ']']), port)));
+        let connect =
+            tokio::time::timeout(CONNECT, TcpStream::connect((host.trim_matches(['[', ']']), port)));
         let failed = |source| HttpError::Connect { host: host.clone(), source };
         let stream = connect.await.map_err(|_| HttpError::Timeout(host.clone()))?.map_err(failed)?;
         let mut request = Request::builder()
@@ -107,13 +126,16 @@ impl Http {
         let talk = |source| HttpError::Talk { host: host.clone(), source };
         let exchange = async {
             let response = if secure {
-                let name = ServerName::try_from(host.clone()).map_err(|_| HttpError::Address(url.to_owned()))?;
+                let name =
+                    ServerName::try_from(host.clone()).map_err(|_| HttpError::Address(url.to_owned()))?;
                 let stream = self.tls.connect(name, stream).await.map_err(failed)?;
-                let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(talk)?;
+                let (mut sender, connection) =
+                    hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(talk)?;
                 tokio::spawn(connection);
                 sender.send_request(request).await
             } else {
-                let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(talk)?;
+                let (mut sender, connection) =
+                    hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(talk)?;
                 tokio::spawn(connection);
                 sender.send_request(request).await
             };

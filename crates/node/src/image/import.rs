@@ -198,6 +198,7 @@ fn resolve(scratch: &Path, descriptor: &Descriptor) -> Result<Manifest, ImportEr
 
 fn named(descriptor: &Descriptor) -> Result<Vec<Reference>, ImportError> {
     let written = ["io.containerd.image.name", "org.opencontainers.image.ref.name"];
-    let name = written.iter().find_map(|key| descriptor.annotations.get(*key)).ok_or(ImportError::Nameless)?;
+    let name =
+        written.iter().find_map(|key| descriptor.annotations.get(*key)).ok_or(ImportError::Nameless)?;
     Ok(vec![name.parse()?])
 }

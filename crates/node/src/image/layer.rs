@@ -38,7 +38,7 @@ pub(super) fn unpack(source: impl Read, target: &Path) -> io::Result<(String, u6
             }
             _ => {
                 // Refuses to write through a link that leads out of the target.
-                entry.unpack_in(target)?;
+                entry.unpack_in(target).map_err(with_cause)?;
             }
         }
     }
@@ -47,8 +47,20 @@ pub(super) fn unpack(source: impl Read, target: &Path) -> io::Result<(String, u6
     Ok((format!("{:x}", hashed.digest.finalize()), hashed.bytes))
 }
 
+/// The archive library names the file and hides why; a user needs both.
+fn with_cause(error: io::Error) -> io::Error {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(&error);
+    while let Some(inner) = cause {
+        text.push_str(&format!(": {inner}"));
+        cause = inner.source();
+    }
+    io::Error::new(error.kind(), text)
+}
+
 fn plain(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir | Component::RootDir))
+    path.components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir | Component::RootDir))
 }
 
 fn parent_in(target: &Path, path: &Path) -> io::Result<PathBuf> {
@@ -77,7 +89,9 @@ fn decompressed<'a>(mut source: impl Read + 'a) -> io::Result<Box<dyn Read + 'a>
     let source = io::Cursor::new(magic).take(have as u64).chain(source);
     match magic {
         [0x1f, 0x8b, ..] => Ok(Box::new(flate2::read::MultiGzDecoder::new(source))),
-        [0x28, 0xb5, 0x2f, 0xfd] => Err(io::Error::other("zstd layers are not supported: push the image with gzip layers")),
+        [0x28, 0xb5, 0x2f, 0xfd] => {
+            Err(io::Error::other("zstd layers are not supported: push the image with gzip layers"))
+        }
         _ => Ok(Box::new(source)),
     }
 }

@@ -15,8 +15,8 @@ mod pull;
 mod reference;
 mod store;
 
-pub use import::ImportError;
 pub use http::HttpError;
+pub use import::ImportError;
 pub use pull::{PullError, Registries};
 pub use reference::{Reference, ReferenceError};
 pub use store::{Image, ImageConfig, Store, StoreError};

@@ -98,14 +98,33 @@ impl Registries {
     }
 
     /// Brings an image into the store. Layers that are there already are not fetched.
-    pub async fn pull(&self, store: &Arc<Store>, name: &str, secrets: &[PullSecret]) -> Result<Image, PullError> {
+    pub async fn pull(
+        &self,
+        store: &Arc<Store>,
+        name: &str,
+        secrets: &[PullSecret],
+    ) -> Result<Image, PullError> {
         let reference: Reference = name.parse()?;
         let http = Http::new(&self.authorities)?;
         let mut failure = None;
         for base in self.sources(&reference) {
-            let secret = secrets.iter().find(|s| s.registry == reference.registry || base.ends_with(&s.registry)).cloned();
-            let secret = secret.or_else(|| secrets.iter().find(|s| s.registry == "index.docker.io" && reference.registry == "docker.io").cloned());
-            let mut source = Source { http: http.clone(), base, reference: reference.clone(), secret, authorization: None };
+            let secret = secrets
+                .iter()
+                .find(|s| s.registry == reference.registry || base.ends_with(&s.registry))
+                .cloned();
+            let secret = secret.or_else(|| {
+                secrets
+                    .iter()
+                    .find(|s| s.registry == "index.docker.io" && reference.registry == "docker.io")
+                    .cloned()
+            });
+            let mut source = Source {
+                http: http.clone(),
+                base,
+                reference: reference.clone(),
+                secret,
+                authorization: None,
+            };
             match source.pull(store).await {
                 Ok(image) => return Ok(image),
                 Err(error) => {
@@ -134,7 +153,9 @@ impl Source {
         let (bytes, digest) = self.manifest(&wanted).await?;
         let mut manifest = parse(&bytes, "the manifest")?;
         if !manifest.manifests.is_empty() {
-            let fits = |v: &&Variant| v.platform.as_ref().is_some_and(|p| p.os == "linux" && p.architecture == architecture());
+            let fits = |v: &&Variant| {
+                v.platform.as_ref().is_some_and(|p| p.os == "linux" && p.architecture == architecture())
+            };
             let variant = manifest.manifests.iter().find(fits).ok_or(PullError::Platform(architecture()))?;
             let (bytes, _) = self.manifest(&variant.digest.clone()).await?;
             manifest = parse(&bytes, "the manifest")?;
@@ -143,8 +164,8 @@ impl Source {
         let response = self.get(&format!("blobs/{}", config.digest), "*/*").await?;
         let bytes = read(response, LARGEST_MANIFEST).await?;
         check("the image configuration", &config.digest, &bytes)?;
-        let described: ConfigBlob =
-            serde_json::from_slice(&bytes).map_err(|source| PullError::Parse { what: "the image configuration".into(), source })?;
+        let described: ConfigBlob = serde_json::from_slice(&bytes)
+            .map_err(|source| PullError::Parse { what: "the image configuration".into(), source })?;
         let names = [self.reference.clone()];
         let mut image = Image {
             id: config.digest.clone(),
@@ -172,7 +193,12 @@ impl Source {
         Ok((bytes, digest))
     }
 
-    async fn layer(&mut self, store: &Arc<Store>, blob: &Blob, diff_id: &str) -> Result<(String, u64), PullError> {
+    async fn layer(
+        &mut self,
+        store: &Arc<Store>,
+        blob: &Blob,
+        diff_id: &str,
+    ) -> Result<(String, u64), PullError> {
         let diff_id = diff_id.trim_start_matches("sha256:").to_owned();
         if let Some(size) = store.layer_size(&diff_id) {
             return Ok((diff_id, size));
@@ -193,10 +219,19 @@ impl Source {
             file.flush().await?;
             let found = format!("sha256:{:x}", digest.finalize());
             if found != blob.digest {
-                return Err(PullError::Digest { what: "a layer".into(), expected: blob.digest.clone(), found });
+                return Err(PullError::Digest {
+                    what: "a layer".into(),
+                    expected: blob.digest.clone(),
+                    found,
+                });
             }
             let store = store.clone();
-            let unpack = move || store.add_layer(File::open(path).map_err(super::store::at(std::path::Path::new("blob")))?, &diff_id);
+            let unpack = move || {
+                store.add_layer(
+                    File::open(path).map_err(super::store::at(std::path::Path::new("blob")))?,
+                    &diff_id,
+                )
+            };
             Ok(tokio::task::spawn_blocking(unpack).await.map_err(|_| PullError::CutOff)??)
         };
         let outcome = outcome.await;
@@ -205,7 +240,11 @@ impl Source {
     }
 
     /// GET below the repository, letting itself in if asked to.
-    async fn get(&mut self, path: &str, accept: &str) -> Result<http::Response<hyper::body::Incoming>, PullError> {
+    async fn get(
+        &mut self,
+        path: &str,
+        accept: &str,
+    ) -> Result<http::Response<hyper::body::Incoming>, PullError> {
         let url = format!("{}/v2/{}/{path}", self.base, self.reference.repository);
         for attempt in 0..2 {
             let mut headers = vec![(header::ACCEPT, accept.to_owned())];
@@ -216,18 +255,30 @@ impl Source {
                 return Ok(response);
             }
             if status == StatusCode::UNAUTHORIZED && attempt == 0 {
-                let challenge = response.headers().get(header::WWW_AUTHENTICATE).and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+                let challenge = response
+                    .headers()
+                    .get(header::WWW_AUTHENTICATE)
+                    .and_then(|v| v.to_str().ok())
+                    .unwrap_or("")
+                    .to_owned();
                 self.authorization = self.authorize(&challenge).await?;
                 if self.authorization.is_some() {
                     continue;
                 }
             }
             let hint = match status {
-                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => ": give the pod an imagePullSecret for this registry",
+                StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                    ": give the pod an imagePullSecret for this registry"
+                }
                 StatusCode::NOT_FOUND => ": no such image or tag",
                 _ => "",
             };
-            return Err(PullError::Status { registry: self.base.clone(), status, what: self.reference.to_string(), hint });
+            return Err(PullError::Status {
+                registry: self.base.clone(),
+                status,
+                what: self.reference.to_string(),
+                hint,
+            });
         }
         Err(PullError::CutOff)
     }
@@ -253,7 +304,12 @@ impl Source {
         let status = response.status();
         if !status.is_success() {
             let hint = ": the credentials in the imagePullSecret were refused";
-            return Err(PullError::Status { registry: realm.clone(), status, what: self.reference.to_string(), hint });
+            return Err(PullError::Status {
+                registry: realm.clone(),
+                status,
+                what: self.reference.to_string(),
+                hint,
+            });
         }
         let answer: serde_json::Value = serde_json::from_slice(&read(response, 1 << 20).await?)
             .map_err(|source| PullError::Parse { what: "the registry's token".into(), source })?;
@@ -296,7 +352,9 @@ mod tests {
 
     #[test]
     fn a_challenge_may_have_commas_inside_quotes() {
-        let fields = challenge_fields("realm=\"https://auth.example/token\",service=\"r\",scope=\"repository:a:pull,push\"");
+        let fields = challenge_fields(
+            "realm=\"https://auth.example/token\",service=\"r\",scope=\"repository:a:pull,push\"",
+        );
         assert_eq!(fields["realm"], "https://auth.example/token");
         assert_eq!(fields["scope"], "repository:a:pull,push");
     }

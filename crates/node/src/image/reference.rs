@@ -30,7 +30,8 @@ impl FromStr for Reference {
             None => (text, None),
         };
         if let Some(digest) = &digest {
-            let hex = digest.strip_prefix("sha256:").ok_or_else(|| fail("the digest must start with sha256:"))?;
+            let hex =
+                digest.strip_prefix("sha256:").ok_or_else(|| fail("the digest must start with sha256:"))?;
             if hex.len() != 64 || !hex.bytes().all(|b| b.is_ascii_hexdigit()) {
                 return Err(fail("the digest must be 64 hexadecimal digits"));
             }
@@ -43,7 +44,9 @@ impl FromStr for Reference {
             return Err(fail("the tag must have 1 to 128 characters"));
         }
         let (registry, repository) = match name.split_once('/') {
-            Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => (first, rest.to_owned()),
+            Some((first, rest)) if first.contains(['.', ':']) || first == "localhost" => {
+                (first, rest.to_owned())
+            }
             Some(_) => (DEFAULT_REGISTRY, name.to_owned()),
             None => (DEFAULT_REGISTRY, format!("library/{name}")),
         };

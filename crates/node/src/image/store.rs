@@ -72,7 +72,9 @@ impl Store {
         fs::create_dir_all(root.join("layers")).map_err(at(&root))?;
         let path = root.join("images.json");
         let mut table: Table = match fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StoreError::Table(path.clone(), error))?,
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|error| StoreError::Table(path.clone(), error))?
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Table::default(),
             Err(error) => return Err(at(&path)(error)),
         };
@@ -181,7 +183,8 @@ impl Store {
             let _ = fs::remove_dir_all(&scratch);
         }
         let size = files.iter().map(|(_, _, content)| content.len() as u64).sum();
-        let described = serde_json::to_vec(&(&layer, &config)).map_err(|e| StoreError::Table(self.root.clone(), e))?;
+        let described =
+            serde_json::to_vec(&(&layer, &config)).map_err(|e| StoreError::Table(self.root.clone(), e))?;
         let id = format!("sha256:{:x}", Sha256::digest(described));
         let image = Image { id, layers: vec![layer], config, size, digests: Vec::new() };
         self.add_image(image, &[name.parse()?])
@@ -218,7 +221,8 @@ impl Store {
     /// Every image with the names it has.
     pub fn list(&self) -> Vec<(Image, Vec<String>)> {
         let table = self.table.lock().expect("no panic while the table is held");
-        let names = |id: &str| table.references.iter().filter(|(_, i)| *i == id).map(|(n, _)| n.clone()).collect();
+        let names =
+            |id: &str| table.references.iter().filter(|(_, i)| *i == id).map(|(n, _)| n.clone()).collect();
         table.images.values().map(|image| (image.clone(), names(&image.id))).collect()
     }
 

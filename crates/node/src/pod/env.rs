@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Service};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVarSource, ObjectFieldSelector, Pod, ResourceFieldSelector, Service,
+};
 
 use super::quantity::milli;
 use crate::objects::{ObjectsError, Sources};
@@ -39,14 +41,20 @@ pub(crate) fn environment(
                     }
                 }
                 None if reference.optional == Some(true) => {}
-                None => return Err(ObjectsError::Missing { kind: "configmap", name: reference.name.clone() }),
+                None => {
+                    return Err(ObjectsError::Missing { kind: "configmap", name: reference.name.clone() });
+                }
             }
         }
         if let Some(reference) = &source.secret_ref {
             match sources.secret(&reference.name) {
                 Some(secret) => {
                     for (key, value) in secret.data.iter().flatten() {
-                        put(&mut env, format!("{prefix}{key}"), String::from_utf8_lossy(&value.0).into_owned());
+                        put(
+                            &mut env,
+                            format!("{prefix}{key}"),
+                            String::from_utf8_lossy(&value.0).into_owned(),
+                        );
                     }
                 }
                 None if reference.optional == Some(true) => {}
@@ -126,7 +134,9 @@ fn value_from(
         if secret.is_none() && !optional {
             return Err(ObjectsError::Missing { kind: "secret", name: key.name.clone() });
         }
-        let value = secret.and_then(|s| s.data.as_ref()?.get(&key.key)).map(|b| String::from_utf8_lossy(&b.0).into_owned());
+        let value = secret
+            .and_then(|s| s.data.as_ref()?.get(&key.key))
+            .map(|b| String::from_utf8_lossy(&b.0).into_owned());
         return present(value, optional, "Secret", pod, &key.name, &key.key);
     }
     Err(ObjectsError::Field("environment variable source is of a kind this node does not know".into()))
@@ -150,14 +160,20 @@ fn present(
 }
 
 /// The value of a `fieldRef`.
-pub(crate) fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &NodeFacts<'_>) -> Result<String, ObjectsError> {
+pub(crate) fn field_value(
+    pod: &Pod,
+    field: &ObjectFieldSelector,
+    facts: &NodeFacts<'_>,
+) -> Result<String, ObjectsError> {
     let meta = &pod.metadata;
     let path = field.field_path.as_str();
     let lines = |map: &Option<BTreeMap<String, String>>| {
         let lines: Vec<String> = map.iter().flatten().map(|(k, v)| format!("{k}={v:?}")).collect();
         lines.join("\n")
     };
-    let one = |map: &Option<BTreeMap<String, String>>, key: &str| map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default();
+    let one = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref().and_then(|m| m.get(key).cloned()).unwrap_or_default()
+    };
     let key_of = |prefix: &str| path.strip_prefix(prefix)?.strip_suffix("']");
     if let Some(key) = key_of("metadata.labels['") {
         return Ok(one(&meta.labels, key));
@@ -172,7 +188,9 @@ pub(crate) fn field_value(pod: &Pod, field: &ObjectFieldSelector, facts: &NodeFa
         "metadata.labels" => lines(&meta.labels),
         "metadata.annotations" => lines(&meta.annotations),
         "spec.nodeName" => facts.node_name.to_owned(),
-        "spec.serviceAccountName" => pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default(),
+        "spec.serviceAccountName" => {
+            pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default()
+        }
         "status.hostIP" => facts.host_addresses.first().cloned().unwrap_or_default(),
         "status.hostIPs" => facts.host_addresses.join(","),
         "status.podIP" => facts.pod_addresses.first().cloned().unwrap_or_default(),
@@ -190,7 +208,9 @@ pub(crate) fn resource_value(
 ) -> Result<String, ObjectsError> {
     let all = || pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
     let named = field.container_name.as_deref().and_then(|name| all().find(|c| c.name == name));
-    let container = named.or(container).ok_or_else(|| ObjectsError::Field("resourceFieldRef names no container".into()))?;
+    let container = named
+        .or(container)
+        .ok_or_else(|| ObjectsError::Field("resourceFieldRef names no container".into()))?;
     let unknown = || ObjectsError::Field(format!("unsupported resource: {}", field.resource));
     let (list, name) = field.resource.split_once('.').ok_or_else(unknown)?;
     let resources = container.resources.clone().unwrap_or_default();
@@ -222,7 +242,9 @@ fn service_variables(pod: &Pod, services: &[Service], links: bool) -> Vec<(Strin
         if !(is_api || (links && same)) {
             continue;
         }
-        let Some(address) = spec.cluster_ip.as_ref().filter(|ip| !ip.is_empty() && *ip != "None") else { continue };
+        let Some(address) = spec.cluster_ip.as_ref().filter(|ip| !ip.is_empty() && *ip != "None") else {
+            continue;
+        };
         let Some(first) = spec.ports.iter().flatten().next() else { continue };
         let base = name.to_uppercase().replace('-', "_");
         list.push((format!("{base}_SERVICE_HOST"), address.clone()));

@@ -10,14 +10,27 @@ use crate::runtime::{ContainerPhase, ContainerState, PodState};
 pub(crate) enum Action {
     StartSandbox,
     /// The number of the attempt is also the restart count.
-    Start { name: String, attempt: u32 },
+    Start {
+        name: String,
+        attempt: u32,
+    },
     /// Ask a container to end, then make it.
-    Stop { id: String, name: String, reason: &'static str, message: String },
+    Stop {
+        id: String,
+        name: String,
+        reason: &'static str,
+        message: String,
+    },
     /// Give up the pod.
-    Fail { reason: &'static str, message: String },
+    Fail {
+        reason: &'static str,
+        message: String,
+    },
     /// Nothing will run here again: free the address and the processes.
     StopSandbox,
-    Remove { id: String },
+    Remove {
+        id: String,
+    },
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,9 +98,9 @@ pub(crate) fn init_failed(pod: &Pod, state: &PodState) -> bool {
     let policy = restart_policy(pod);
     let init = pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten());
     policy == "Never"
-        && init.filter(|c| !is_sidecar(c)).any(|container| {
-            latest(state, &container.name).and_then(exit_code).is_some_and(|code| code != 0)
-        })
+        && init
+            .filter(|c| !is_sidecar(c))
+            .any(|container| latest(state, &container.name).and_then(exit_code).is_some_and(|code| code != 0))
 }
 
 /// The pod's own deadline, counted from when it was first accepted.
@@ -175,7 +188,14 @@ pub(crate) fn is_started(container: &Container, state: &ContainerState, memory: 
 }
 
 /// Keeps one container running according to the pod's policy.
-fn run(pod: &Pod, container: &Container, state: &PodState, memory: &Memory, now: Timestamp, decision: &mut Decision) {
+fn run(
+    pod: &Pod,
+    container: &Container,
+    state: &PodState,
+    memory: &Memory,
+    now: Timestamp,
+    decision: &mut Decision,
+) {
     let policy = if is_sidecar(container) { "Always" } else { restart_policy(pod) };
     match latest(state, &container.name) {
         Some(current) if running(current) => {
@@ -183,13 +203,18 @@ fn run(pod: &Pod, container: &Container, state: &PodState, memory: &Memory, now:
             if memory.stopping.contains(&current.id) {
                 return;
             }
-            for (failed, kind) in [(probes.startup == Some(false), "startup"), (probes.liveness == Some(false), "liveness")] {
+            for (failed, kind) in
+                [(probes.startup == Some(false), "startup"), (probes.liveness == Some(false), "liveness")]
+            {
                 if failed {
                     decision.actions.push(Action::Stop {
                         id: current.id.clone(),
                         name: container.name.clone(),
                         reason: "Unhealthy",
-                        message: format!("Container {} failed {kind} probe, will be restarted", container.name),
+                        message: format!(
+                            "Container {} failed {kind} probe, will be restarted",
+                            container.name
+                        ),
                     });
                     return;
                 }
@@ -243,7 +268,11 @@ fn finish(state: &PodState, memory: &Memory, decision: &mut Decision) {
 /// Of each name the newest and the one before it are kept (`kubectl logs --previous`).
 fn forget_old(state: &PodState, decision: &mut Decision) {
     for container in state.containers.iter().filter(|c| !running(c)) {
-        let newer = state.containers.iter().filter(|c| c.name == container.name && c.attempt > container.attempt).count();
+        let newer = state
+            .containers
+            .iter()
+            .filter(|c| c.name == container.name && c.attempt > container.attempt)
+            .count();
         if newer >= 2 {
             decision.actions.push(Action::Remove { id: container.id.clone() });
         }

@@ -53,7 +53,9 @@ fn decide(pod: &Pod, containers: Vec<ContainerState>, now: i64) -> Decision {
 
 #[test]
 fn the_sandbox_comes_first_then_init_containers_in_order_then_the_rest_at_once() {
-    let pod = pod(json!({"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i1"}, {"name": "i2"}]}));
+    let pod = pod(
+        json!({"containers": [{"name": "a"}, {"name": "b"}], "initContainers": [{"name": "i1"}, {"name": "i2"}]}),
+    );
     let nothing = plan(&pod, &PodState::default(), &Memory::default(), at(1));
     assert_eq!(nothing.actions, [Action::StartSandbox]);
     assert_eq!(starts(&decide(&pod, vec![], 1)), [("i1", 0)]);
@@ -67,7 +69,9 @@ fn the_sandbox_comes_first_then_init_containers_in_order_then_the_rest_at_once()
 
 #[test]
 fn a_sidecar_starts_before_the_rest_keeps_running_and_restarts() {
-    let pod = pod(json!({"containers": [{"name": "a"}], "initContainers": [{"name": "s", "restartPolicy": "Always"}], "restartPolicy": "Never"}));
+    let pod = pod(
+        json!({"containers": [{"name": "a"}], "initContainers": [{"name": "s", "restartPolicy": "Always"}], "restartPolicy": "Never"}),
+    );
     assert_eq!(starts(&decide(&pod, vec![], 1)), [("s", 0)]);
     let sidecar = container("s", 0, 1, RUNNING);
     assert_eq!(starts(&decide(&pod, vec![sidecar.clone()], 2)), [("a", 0)]);
@@ -76,14 +80,22 @@ fn a_sidecar_starts_before_the_rest_keeps_running_and_restarts() {
     assert_eq!(starts(&decide(&pod, vec![dead, main], 4)), [("s", 1)]);
     let done = container("a", 0, 2, ended(0, 5));
     let decision = decide(&pod, vec![sidecar, done], 6);
-    assert!(matches!(decision.actions.as_slice(), [Action::Stop { name, .. }] if name == "s"), "{decision:?}");
+    assert!(
+        matches!(decision.actions.as_slice(), [Action::Stop { name, .. }] if name == "s"),
+        "{decision:?}"
+    );
 }
 
 #[test]
 fn restart_policies_are_followed() {
-    for (policy, code, restarts) in
-        [("Always", 0, true), ("Always", 1, true), ("OnFailure", 0, false), ("OnFailure", 1, true), ("Never", 0, false), ("Never", 1, false)]
-    {
+    for (policy, code, restarts) in [
+        ("Always", 0, true),
+        ("Always", 1, true),
+        ("OnFailure", 0, false),
+        ("OnFailure", 1, true),
+        ("Never", 0, false),
+        ("Never", 1, false),
+    ] {
         let pod = pod(json!({"containers": [{"name": "a"}], "restartPolicy": policy}));
         let decision = decide(&pod, vec![container("a", 0, 1, ended(code, 2))], 3);
         assert_eq!(starts(&decision), if restarts { vec![("a", 1)] } else { vec![] }, "{policy} {code}");
@@ -98,7 +110,10 @@ fn a_container_that_keeps_failing_waits_longer_each_time_and_a_healthy_run_reset
     let pod = pod(json!({"containers": [{"name": "a"}]}));
     let mut memory = Memory::default();
     memory.container_mut("a").restarted(at(0), at(1));
-    let state = |started, finished| PodState { sandbox: sandbox(), containers: vec![container("a", 1, started, ended(1, finished))] };
+    let state = |started, finished| PodState {
+        sandbox: sandbox(),
+        containers: vec![container("a", 1, started, ended(1, finished))],
+    };
     let decision = plan(&pod, &state(2, 3), &memory, at(4));
     assert_eq!((decision.wake, decision.backing_off.as_slice()), (Some(at(13)), &["a".to_owned()][..]));
     assert_eq!(starts(&plan(&pod, &state(2, 3), &memory, at(13))), [("a", 2)]);
@@ -123,7 +138,10 @@ fn a_pod_past_its_deadline_fails() {
     pod.status = serde_json::from_value(json!({"startTime": at(0)})).ok();
     let running = vec![container("a", 0, 1, RUNNING)];
     assert_eq!(decide(&pod, running.clone(), 5).wake, Some(at(10)));
-    assert!(matches!(decide(&pod, running, 10).actions.as_slice(), [Action::Fail { reason: "DeadlineExceeded", .. }]));
+    assert!(matches!(
+        decide(&pod, running, 10).actions.as_slice(),
+        [Action::Fail { reason: "DeadlineExceeded", .. }]
+    ));
 }
 
 #[test]
@@ -162,10 +180,15 @@ fn simulate(pod: &Pod, codes: &[i32]) -> (PodState, usize) {
         steps += decision.actions.len();
         for action in decision.actions {
             match action {
-                Action::StartSandbox => state.sandbox = Some(SandboxState { addresses: vec![], pid: 1, created: at(now) }),
+                Action::StartSandbox => {
+                    state.sandbox = Some(SandboxState { addresses: vec![], pid: 1, created: at(now) })
+                }
                 Action::Start { name, attempt } => {
                     assert!(state.sandbox.is_some(), "no container without a sandbox");
-                    assert!(!state.containers.iter().any(|c| c.name == name && c.phase == RUNNING), "never two of one name");
+                    assert!(
+                        !state.containers.iter().any(|c| c.name == name && c.phase == RUNNING),
+                        "never two of one name"
+                    );
                     if let Some(last) = latest(&state, &name)
                         && let ContainerPhase::Exited { finished, .. } = last.phase
                     {

@@ -88,7 +88,8 @@ pub fn pod(pod: &Pod) -> Resources {
         };
         containers.iter().map(one).sum()
     };
-    let requests: i128 = containers.iter().filter_map(|c| get(&c.resources.as_ref()?.requests, "cpu").and_then(milli)).sum();
+    let requests: i128 =
+        containers.iter().filter_map(|c| get(&c.resources.as_ref()?.requests, "cpu").and_then(milli)).sum();
     Resources {
         cpu_shares: Some(cpu_shares(requests)),
         cpu_quota: sum("cpu", true).map(quota),

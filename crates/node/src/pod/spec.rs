@@ -39,7 +39,9 @@ pub(crate) fn grace_period(pod: &Pod) -> i64 {
 /// The name a pod gives itself: at most 63 characters, as the kernel and DNS want it.
 pub(crate) fn hostname(pod: &Pod) -> String {
     let spec = pod.spec.as_ref();
-    let chosen = spec.and_then(|s| s.hostname_override.clone().or_else(|| s.hostname.clone())).filter(|h| !h.is_empty());
+    let chosen = spec
+        .and_then(|s| s.hostname_override.clone().or_else(|| s.hostname.clone()))
+        .filter(|h| !h.is_empty());
     let name = chosen.unwrap_or_else(|| name(pod).to_owned());
     name.chars().take(63).collect::<String>().trim_end_matches(['-', '.']).to_owned()
 }
@@ -79,7 +81,8 @@ pub(crate) fn hosts_file(pod: &Pod, addresses: &[String], domain: &str) -> Strin
         let mut text = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n\
             fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"
             .to_owned();
-        let names = full_name(pod, domain).map_or_else(|| hostname(pod), |full| format!("{full}\t{}", hostname(pod)));
+        let names =
+            full_name(pod, domain).map_or_else(|| hostname(pod), |full| format!("{full}\t{}", hostname(pod)));
         for address in addresses {
             text.push_str(&format!("{address}\t{names}\n"));
         }
@@ -90,7 +93,11 @@ pub(crate) fn hosts_file(pod: &Pod, addresses: &[String], domain: &str) -> Strin
         text.push_str("\n# Entries added by HostAliases.\n");
     }
     for alias in aliases {
-        text.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.iter().flatten().cloned().collect::<Vec<_>>().join("\t")));
+        text.push_str(&format!(
+            "{}\t{}\n",
+            alias.ip,
+            alias.hostnames.iter().flatten().cloned().collect::<Vec<_>>().join("\t")
+        ));
     }
     text
 }
@@ -105,7 +112,10 @@ pub(crate) fn resolv_conf(pod: &Pod, cluster_dns: &[String], domain: &str, host:
         _ => false,
     } && !cluster_dns.is_empty();
     let host_words = |key: &str| -> Vec<String> {
-        host.lines().filter_map(|l| l.strip_prefix(key)).flat_map(|l| l.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
+        host.lines()
+            .filter_map(|l| l.strip_prefix(key))
+            .flat_map(|l| l.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
     };
     let (mut servers, mut searches, mut options) = match (policy, cluster) {
         ("None", _) => (vec![], vec![], vec![]),
@@ -127,7 +137,12 @@ pub(crate) fn resolv_conf(pod: &Pod, cluster_dns: &[String], domain: &str, host:
         }
     }
     let mut unique = Vec::new();
-    searches.retain(|s| !unique.contains(s) && { unique.push(s.clone()); true });
+    searches.retain(|s| {
+        !unique.contains(s) && {
+            unique.push(s.clone());
+            true
+        }
+    });
     servers.dedup();
     let mut text = String::new();
     servers.iter().for_each(|s| text.push_str(&format!("nameserver {s}\n")));
@@ -177,15 +192,26 @@ pub(crate) fn container_spec(
     log: PathBuf,
 ) -> Result<ContainerSpec, SpecError> {
     let spec = pod.spec.clone().unwrap_or_default();
-    let words = |list: &Option<Vec<String>>| list.iter().flatten().map(|word| expand(word, &env)).collect::<Vec<_>>();
+    let words =
+        |list: &Option<Vec<String>>| list.iter().flatten().map(|word| expand(word, &env)).collect::<Vec<_>>();
     let mut mounts = Vec::new();
     let mut file = |source: &Path, target: &str| {
-        mounts.push(Mount { source: source.to_owned(), target: target.to_owned(), read_only: false, propagation: None });
+        mounts.push(Mount {
+            source: source.to_owned(),
+            target: target.to_owned(),
+            read_only: false,
+            propagation: None,
+        });
     };
-    let mounted = |target: &str| container.volume_mounts.iter().flatten().any(|m| m.mount_path.trim_end_matches('/') == target);
-    for (source, target) in
-        [(&files.hosts, "/etc/hosts"), (&files.resolv, "/etc/resolv.conf"), (&files.hostname, "/etc/hostname"), (&files.shm, "/dev/shm")]
-    {
+    let mounted = |target: &str| {
+        container.volume_mounts.iter().flatten().any(|m| m.mount_path.trim_end_matches('/') == target)
+    };
+    for (source, target) in [
+        (&files.hosts, "/etc/hosts"),
+        (&files.resolv, "/etc/resolv.conf"),
+        (&files.hostname, "/etc/hostname"),
+        (&files.shm, "/dev/shm"),
+    ] {
         if !mounted(target) {
             file(source, target);
         }
@@ -216,8 +242,13 @@ pub(crate) fn container_spec(
     })
 }
 
-fn volume_mount(mount: &VolumeMount, volumes: &BTreeMap<String, Place>, env: &[(String, String)]) -> Result<Mount, SpecError> {
-    let unknown = || SpecError::Refused(format!("volumeMount {} names a volume the pod does not have", mount.name));
+fn volume_mount(
+    mount: &VolumeMount,
+    volumes: &BTreeMap<String, Place>,
+    env: &[(String, String)],
+) -> Result<Mount, SpecError> {
+    let unknown =
+        || SpecError::Refused(format!("volumeMount {} names a volume the pod does not have", mount.name));
     let place = volumes.get(&mount.name).ok_or_else(unknown)?;
     let sub = match (&mount.sub_path_expr, &mount.sub_path) {
         (Some(expression), _) => expand(expression, env),
@@ -228,8 +259,17 @@ fn volume_mount(mount: &VolumeMount, volumes: &BTreeMap<String, Place>, env: &[(
     } else {
         sub_path(&place.path, &sub).map_err(|error| SpecError::Mount(mount.mount_path.clone(), error))?
     };
-    let target = if mount.mount_path.starts_with('/') { mount.mount_path.clone() } else { format!("/{}", mount.mount_path) };
-    Ok(Mount { source, target, read_only: mount.read_only == Some(true), propagation: mount.mount_propagation.clone() })
+    let target = if mount.mount_path.starts_with('/') {
+        mount.mount_path.clone()
+    } else {
+        format!("/{}", mount.mount_path)
+    };
+    Ok(Mount {
+        source,
+        target,
+        read_only: mount.read_only == Some(true),
+        propagation: mount.mount_propagation.clone(),
+    })
 }
 
 /// A path inside a volume. A program in the pod may have planted links there: the result must stay inside.
@@ -286,7 +326,9 @@ fn security(spec: &PodSpec, container: &Container) -> Result<Security, SpecError
     if let Some(profile) = own.app_armor_profile.as_ref().or(pod.app_armor_profile.as_ref())
         && profile.type_ == "Localhost"
     {
-        return Err(SpecError::Refused("appArmorProfile type Localhost is not supported by this node".into()));
+        return Err(SpecError::Refused(
+            "appArmorProfile type Localhost is not supported by this node".into(),
+        ));
     }
     let mut groups: Vec<i64> = pod.supplemental_groups.unwrap_or_default();
     groups.extend(pod.fs_group);

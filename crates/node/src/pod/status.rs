@@ -2,8 +2,8 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-    ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
+    Container, ContainerState as ApiState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -25,7 +25,8 @@ pub(crate) fn status(pod: &Pod, state: &PodState, memory: &Memory, facts: &Facts
     let none = PodStatus::default();
     let old = pod.status.as_ref().unwrap_or(&none);
     let spec = pod.spec.clone().unwrap_or_default();
-    let one = |container: &Container, init: bool| container_status(pod, container, init, state, memory, facts);
+    let one =
+        |container: &Container, init: bool| container_status(pod, container, init, state, memory, facts);
     let init: Vec<_> = spec.init_containers.iter().flatten().map(|c| one(c, true)).collect();
     let main: Vec<_> = spec.containers.iter().map(|c| one(c, false)).collect();
     let phase = phase(pod, state, memory);
@@ -87,9 +88,16 @@ fn container_status(
     let current = latest(state, &container.name);
     let remembered = memory.container(&container.name);
     let waiting = remembered.and_then(|m| m.waiting.clone());
-    let terminated = |c: &ContainerState| ApiState { terminated: Some(ended(c, container, memory, facts)), ..Default::default() };
+    let terminated = |c: &ContainerState| ApiState {
+        terminated: Some(ended(c, container, memory, facts)),
+        ..Default::default()
+    };
     let previous = current.and_then(|now| {
-        state.containers.iter().filter(|c| c.name == container.name && c.attempt < now.attempt).max_by_key(|c| c.attempt)
+        state
+            .containers
+            .iter()
+            .filter(|c| c.name == container.name && c.attempt < now.attempt)
+            .max_by_key(|c| c.attempt)
     });
     let waits = |reason: &str, message: Option<String>| ApiState {
         waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }),
@@ -109,7 +117,8 @@ fn container_status(
         (Some(c), None) => terminated(c),
         (None, Some((reason, message))) => waits(&reason, Some(message)),
         (None, None) => {
-            let blocked = !init && pod.spec.as_ref().is_some_and(|s| s.init_containers.iter().flatten().next().is_some());
+            let blocked = !init
+                && pod.spec.as_ref().is_some_and(|s| s.init_containers.iter().flatten().next().is_some());
             let blocked = blocked || (init && state.sandbox.is_some());
             waits(if blocked { "PodInitializing" } else { "ContainerCreating" }, None)
         }
@@ -118,7 +127,10 @@ fn container_status(
     let started = current.is_some_and(|c| running && is_started(container, c, memory));
     let ready = match current {
         Some(c) if init && !is_sidecar(container) => exit_code(c) == Some(0),
-        Some(c) if started => container.readiness_probe.is_none() || memory.probes(&container.name, &c.id).readiness == Some(true),
+        Some(c) if started => {
+            container.readiness_probe.is_none()
+                || memory.probes(&container.name, &c.id).readiness == Some(true)
+        }
         _ => false,
     };
     ContainerStatus {
@@ -135,7 +147,12 @@ fn container_status(
     }
 }
 
-fn ended(c: &ContainerState, container: &Container, memory: &Memory, facts: &Facts<'_>) -> ContainerStateTerminated {
+fn ended(
+    c: &ContainerState,
+    container: &Container,
+    memory: &Memory,
+    facts: &Facts<'_>,
+) -> ContainerStateTerminated {
     let (code, finished, oom) = match c.phase {
         ContainerPhase::Exited { code, finished, oom } => (code, Some(Time(finished)), oom),
         _ => (255, None, false),
@@ -162,17 +179,29 @@ fn ended(c: &ContainerState, container: &Container, memory: &Memory, facts: &Fac
     }
 }
 
-fn conditions(pod: &Pod, old: &PodStatus, new: &PodStatus, state: &PodState, now: Timestamp) -> Vec<PodCondition> {
+fn conditions(
+    pod: &Pod,
+    old: &PodStatus,
+    new: &PodStatus,
+    state: &PodState,
+    now: Timestamp,
+) -> Vec<PodCondition> {
     let over = matches!(new.phase.as_deref(), Some("Succeeded" | "Failed"));
     let done = new.phase.as_deref() == Some("Succeeded");
     let names = |list: &[ContainerStatus], good: &dyn Fn(&ContainerStatus) -> bool| -> Vec<String> {
         list.iter().filter(|c| !good(c)).map(|c| c.name.clone()).collect()
     };
     let mains = new.container_statuses.clone().unwrap_or_default();
-    let sidecars: Vec<String> =
-        pod.spec.iter().flat_map(|s| s.init_containers.iter().flatten()).filter(|c| is_sidecar(c)).map(|c| c.name.clone()).collect();
+    let sidecars: Vec<String> = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.init_containers.iter().flatten())
+        .filter(|c| is_sidecar(c))
+        .map(|c| c.name.clone())
+        .collect();
     let inits = new.init_container_statuses.clone().unwrap_or_default();
-    let uninitialized = names(&inits, &|c| c.ready || (sidecars.contains(&c.name) && c.started == Some(true)));
+    let uninitialized =
+        names(&inits, &|c| c.ready || (sidecars.contains(&c.name) && c.started == Some(true)));
     let running_mains = mains.iter().any(|c| c.state.as_ref().is_some_and(|s| s.waiting.is_none()));
     let initialized = uninitialized.is_empty() || running_mains || done;
     let mut unready = names(&inits, &|c| !sidecars.contains(&c.name) || c.ready);
@@ -180,7 +209,15 @@ fn conditions(pod: &Pod, old: &PodStatus, new: &PodStatus, state: &PodState, now
 
     let mut list = Vec::new();
     let mut put = |kind: &str, fine: bool, reason: &str, message: String| {
-        list.push(condition(old, kind, fine, (!fine).then(|| reason.to_owned()), (!fine).then_some(message), now, pod));
+        list.push(condition(
+            old,
+            kind,
+            fine,
+            (!fine).then(|| reason.to_owned()),
+            (!fine).then_some(message),
+            now,
+            pod,
+        ));
     };
     put("PodReadyToStartContainers", state.sandbox.is_some(), "", String::new());
     if done {
@@ -193,7 +230,9 @@ fn conditions(pod: &Pod, old: &PodStatus, new: &PodStatus, state: &PodState, now
         .spec
         .iter()
         .flat_map(|s| s.readiness_gates.iter().flatten())
-        .filter(|gate| !old.conditions.iter().flatten().any(|c| c.type_ == gate.condition_type && c.status == "True"))
+        .filter(|gate| {
+            !old.conditions.iter().flatten().any(|c| c.type_ == gate.condition_type && c.status == "True")
+        })
         .map(|gate| gate.condition_type.clone())
         .collect();
     let containers_ready = unready.is_empty() && !over && initialized;

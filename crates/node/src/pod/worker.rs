@@ -74,7 +74,12 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(ctx: Arc<Context>, wanted: watch::Receiver<Wanted>, wake: Arc<Notify>, verdict: Verdict) -> Worker {
+    fn new(
+        ctx: Arc<Context>,
+        wanted: watch::Receiver<Wanted>,
+        wake: Arc<Notify>,
+        verdict: Verdict,
+    ) -> Worker {
         let (sender, results) = mpsc::channel(RESULTS);
         let pod = wanted.borrow().pod().clone();
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
@@ -145,7 +150,9 @@ impl Worker {
         self.report(pod, &state);
         self.refresh(pod, &state).await;
         let until = decision.wake.map(|at| at.duration_since(Timestamp::now()));
-        until.map_or(LOOK_AGAIN, |d| Duration::try_from(d).unwrap_or_default().min(LOOK_AGAIN) + Duration::from_millis(5))
+        until.map_or(LOOK_AGAIN, |d| {
+            Duration::try_from(d).unwrap_or_default().min(LOOK_AGAIN) + Duration::from_millis(5)
+        })
     }
 
     fn deleted(&self) -> bool {
@@ -172,7 +179,11 @@ impl Worker {
                     spec::namespace(pod)
                 );
                 memory.waiting = Some(("CrashLoopBackOff".into(), message.clone()));
-                let text = format!("Back-off restarting failed container {name} in pod {}_{}({uid})", spec::name(pod), spec::namespace(pod));
+                let text = format!(
+                    "Back-off restarting failed container {name} in pod {}_{}({uid})",
+                    spec::name(pod),
+                    spec::namespace(pod)
+                );
                 self.ctx.events.warning(pod, Some(name), "BackOff", text);
             }
         }
@@ -229,7 +240,12 @@ impl Worker {
                 self.memory.sandbox_failures += 1;
                 let wait = Duration::from_secs(1 << self.memory.sandbox_failures.min(6));
                 self.memory.sandbox_retry = Timestamp::now().checked_add(wait).ok();
-                self.ctx.events.warning(pod, None, "FailedCreatePodSandBox", format!("Failed to create pod sandbox: {error}"));
+                self.ctx.events.warning(
+                    pod,
+                    None,
+                    "FailedCreatePodSandBox",
+                    format!("Failed to create pod sandbox: {error}"),
+                );
             }
         }
     }
@@ -271,7 +287,9 @@ impl Worker {
     }
 
     fn status(&self, pod: &Pod, state: &PodState) -> PodStatus {
-        let last_words = |name: &str, container: &crate::runtime::ContainerState| start::last_words(&self.ctx, pod, name, container);
+        let last_words = |name: &str, container: &crate::runtime::ContainerState| {
+            start::last_words(&self.ctx, pod, name, container)
+        };
         let facts = Facts {
             runtime: self.ctx.runtime.name(),
             host_addresses: &self.ctx.host_addresses,
@@ -342,7 +360,9 @@ impl Worker {
         loop {
             match self.ctx.runtime.remove_pod(&uid).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(pod = spec::name(&pod), %error, "removing the pod's folder again"),
+                Err(error) => {
+                    tracing::warn!(pod = spec::name(&pod), %error, "removing the pod's folder again")
+                }
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

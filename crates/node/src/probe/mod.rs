@@ -65,10 +65,13 @@ impl Probers {
     pub fn keep(&mut self, pod: &Arc<Pod>, state: &PodState, memory: &Memory) {
         let mut wanted = Vec::new();
         let spec = pod.spec.clone().unwrap_or_default();
-        let all = spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)));
+        let all =
+            spec.containers.iter().chain(spec.init_containers.iter().flatten().filter(|c| is_sidecar(c)));
         for container in all {
             let Some(current) = plan::latest(state, &container.name) else { continue };
-            if !matches!(current.phase, ContainerPhase::Running { .. }) || memory.stopping.contains(&current.id) {
+            if !matches!(current.phase, ContainerPhase::Running { .. })
+                || memory.stopping.contains(&current.id)
+            {
                 continue;
             }
             let started = is_started(container, current, memory);
@@ -139,20 +142,24 @@ struct Prober {
 
 impl Prober {
     async fn run(self, age: Duration) {
-        let seconds = |value: Option<i32>, default: i32| Duration::from_secs(value.unwrap_or(default).max(0) as u64);
+        let seconds =
+            |value: Option<i32>, default: i32| Duration::from_secs(value.unwrap_or(default).max(0) as u64);
         let period = seconds(self.probe.period_seconds, 10).max(Duration::from_secs(1));
         let limit = seconds(self.probe.timeout_seconds, 1).max(Duration::from_secs(1));
         let delay = seconds(self.probe.initial_delay_seconds, 0);
         tokio::time::sleep(delay.saturating_sub(age)).await;
         let needed = |value: Option<i32>, default: i32| value.unwrap_or(default).max(1);
-        let (to_succeed, to_fail) = (needed(self.probe.success_threshold, 1), needed(self.probe.failure_threshold, 3));
+        let (to_succeed, to_fail) =
+            (needed(self.probe.success_threshold, 1), needed(self.probe.failure_threshold, 3));
         let (mut successes, mut failures) = (0, 0);
         let mut said = None;
         // A readiness probe asks soon again until the first success: the pod is waiting for it.
         let mut quick = Duration::from_millis(100);
         loop {
             let outcome = tokio::time::timeout(limit, self.once(limit)).await;
-            let outcome = outcome.unwrap_or_else(|_| Err(format!("command timed out or no answer within {} s", limit.as_secs())));
+            let outcome = outcome.unwrap_or_else(|_| {
+                Err(format!("command timed out or no answer within {} s", limit.as_secs()))
+            });
             let trouble = outcome.as_ref().err().map(|why| {
                 let why: String = why.chars().take(SHOWN).collect();
                 format!("{} probe failed: {why}", self.kind.word())
@@ -167,7 +174,11 @@ impl Prober {
                 Err(_) if failures >= to_fail => Some(false),
                 _ => None,
             };
-            let early = said.is_none() && self.kind != Kind::Liveness && failures < to_fail && delay.is_zero() && outcome.is_err();
+            let early = said.is_none()
+                && self.kind != Kind::Liveness
+                && failures < to_fail
+                && delay.is_zero()
+                && outcome.is_err();
             let news = verdict.filter(|v| said != Some(*v));
             if news.is_some() {
                 said = news;
@@ -214,7 +225,12 @@ pub(crate) async fn address(ctx: &Context, pod: &Pod) -> Option<String> {
 }
 
 /// Runs a command to its end and returns its code and output.
-pub(crate) async fn exec(ctx: &Context, uid: &str, id: &str, request: &ExecRequest) -> Result<(i32, String), String> {
+pub(crate) async fn exec(
+    ctx: &Context,
+    uid: &str,
+    id: &str,
+    request: &ExecRequest,
+) -> Result<(i32, String), String> {
     let mut session = ctx.runtime.exec(uid, id, request).await.map_err(|e| e.to_string())?;
     let mut output = Vec::new();
     let (stdout, stderr) = (session.stdout.take(), session.stderr.take());

@@ -42,7 +42,11 @@ impl Target {
         }
         if let Some(grpc) = &probe.grpc {
             let port = u16::try_from(grpc.port).map_err(|_| format!("no port {}", grpc.port))?;
-            return Ok(Target::Grpc { address: address.to_owned(), port, service: grpc.service.clone().unwrap_or_default() });
+            return Ok(Target::Grpc {
+                address: address.to_owned(),
+                port,
+                service: grpc.service.clone().unwrap_or_default(),
+            });
         }
         Err("the probe says neither exec, httpGet, tcpSocket nor grpc".into())
     }
@@ -62,10 +66,14 @@ impl Target {
     /// One try.
     pub async fn check(&self, limit: Duration) -> Result<(), String> {
         let (address, port) = match self {
-            Target::Http { address, port, .. } | Target::Tcp { address, port } | Target::Grpc { address, port, .. } => (address, *port),
+            Target::Http { address, port, .. }
+            | Target::Tcp { address, port }
+            | Target::Grpc { address, port, .. } => (address, *port),
         };
         let connect = TcpStream::connect((address.as_str(), port));
-        let stream = tokio::time::timeout(limit, connect).await.map_err(|_| format!("dial tcp {address}:{port}: i/o timeout"))?;
+        let stream = tokio::time::timeout(limit, connect)
+            .await
+            .map_err(|_| format!("dial tcp {address}:{port}: i/o timeout"))?;
         let stream = stream.map_err(|error| format!("dial tcp {address}:{port}: connect: {error}"))?;
         match self {
             Target::Tcp { .. } => Ok(()),
@@ -83,7 +91,8 @@ impl Target {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
         tokio::spawn(connection);
-        let mut request = Request::builder().method(Method::GET).uri(path.as_str()).header("connection", "close");
+        let mut request =
+            Request::builder().method(Method::GET).uri(path.as_str()).header("connection", "close");
         let given = |name: &str| headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
         if !given("host") {
             request = request.header("host", format!("{address}:{port}"));
@@ -100,7 +109,11 @@ impl Target {
         let request = request.body(Full::<Bytes>::default()).map_err(|e| e.to_string())?;
         let response = sender.send_request(request).await.map_err(|e| e.to_string())?;
         let code = response.status().as_u16();
-        if (200..400).contains(&code) { Ok(()) } else { Err(format!("HTTP probe failed with statuscode: {code}")) }
+        if (200..400).contains(&code) {
+            Ok(())
+        } else {
+            Err(format!("HTTP probe failed with statuscode: {code}"))
+        }
     }
 }
 
@@ -138,7 +151,12 @@ impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
         certificate: &rustls_pki_types::CertificateDer<'_>,
         signature: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls12_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -147,7 +165,12 @@ impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
         certificate: &rustls_pki_types::CertificateDer<'_>,
         signature: &rustls::DigitallySignedStruct,
     ) -> Result<rustls::client::danger::HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls13_signature(
+            message,
+            certificate,
+            signature,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
@@ -157,9 +180,10 @@ impl rustls::client::danger::ServerCertVerifier for AnyCertificate {
 
 /// `grpc.health.v1.Health/Check`: one message with one string in, one with one number out.
 async fn grpc(stream: TcpStream, authority: &str, service: &str) -> Result<(), String> {
-    let (mut sender, connection) = hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-        .await
-        .map_err(|e| format!("error: failed to connect gRPC service: {e}"))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .map_err(|e| format!("error: failed to connect gRPC service: {e}"))?;
     tokio::spawn(connection);
     let mut message = Vec::new();
     if !service.is_empty() {
@@ -194,7 +218,10 @@ async fn grpc(stream: TcpStream, authority: &str, service: &str) -> Result<(), S
     // Field 1 of the answer; 1 means SERVING.
     match bytes.get(5..) {
         Some([0x08, 1, ..]) => Ok(()),
-        Some([0x08, other, ..]) => Err(format!("service unhealthy (responded with {})", if *other == 2 { "NOT_SERVING" } else { "UNKNOWN" })),
+        Some([0x08, other, ..]) => Err(format!(
+            "service unhealthy (responded with {})",
+            if *other == 2 { "NOT_SERVING" } else { "UNKNOWN" }
+        )),
         _ => Err("service unhealthy (responded with \"UNKNOWN\")".into()),
     }
 }

@@ -38,14 +38,24 @@ impl Pod {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let Some(pid) = self.pid else { return TcpStream::connect(address).await };
         // The socket must be made inside the pod's namespace; afterwards it works from any thread.
-        let connect = move || tombolo_net::inside(pid, move || std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(10)));
+        let connect = move || {
+            tombolo_net::inside(pid, move || {
+                std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_secs(10))
+            })
+        };
         let stream = tokio::task::spawn_blocking(connect).await.map_err(std::io::Error::other)??;
         stream.set_nonblocking(true)?;
         TcpStream::from_std(stream)
     }
 }
 
-pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>, namespace: &str, name: &str, ports: Vec<String>) -> Response<Body> {
+pub(super) async fn answer(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    namespace: &str,
+    name: &str,
+    ports: Vec<String>,
+) -> Response<Body> {
     let Some(object) = shared.find(namespace, name) else {
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} is not on this node"));
     };
@@ -91,7 +101,9 @@ async fn forward(mut session: Session, pod: Pod) {
     while let Some(event) = session.next().await {
         match event {
             Event::Opened { stream, headers } => {
-                let header = |name: &str| headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default();
+                let header = |name: &str| {
+                    headers.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()).unwrap_or_default()
+                };
                 let request = header("requestid");
                 match header("streamtype").as_str() {
                     "error" => drop(errors.insert(request, stream)),
@@ -126,7 +138,14 @@ async fn forward(mut session: Session, pod: Pod) {
 }
 
 /// One forwarded connection.
-async fn one(sender: spdy::Sender, stream: u32, error: Option<u32>, port: u16, pod: Pod, mut input: mpsc::Receiver<Bytes>) {
+async fn one(
+    sender: spdy::Sender,
+    stream: u32,
+    error: Option<u32>,
+    port: u16,
+    pod: Pod,
+    mut input: mpsc::Receiver<Bytes>,
+) {
     let connection = match pod.connect(port).await {
         Ok(connection) => connection,
         Err(why) => {
@@ -170,10 +189,8 @@ fn tunnelled(socket: Socket) -> tokio::io::DuplexStream {
     tokio::spawn(async move {
         while let Some(Ok(message)) = source.next().await {
             match message {
-                Message::Binary(data) => {
-                    if writer.write_all(&data).await.is_err() {
-                        return;
-                    }
+                Message::Binary(data) if writer.write_all(&data).await.is_err() => {
+                    return;
                 }
                 Message::Close(_) => break,
                 _ => {}
@@ -184,7 +201,9 @@ fn tunnelled(socket: Socket) -> tokio::io::DuplexStream {
     tokio::spawn(async move {
         let mut buffer = vec![0u8; 64 * 1024];
         while let Ok(count) = reader.read(&mut buffer).await {
-            if count == 0 || sink.send(Message::binary(Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
+            if count == 0
+                || sink.send(Message::binary(Bytes::copy_from_slice(&buffer[..count]))).await.is_err()
+            {
                 break;
             }
         }
@@ -213,7 +232,14 @@ async fn channels(socket: Socket, ports: Vec<u16>, pod: Pod) {
             let connection = match pod.connect(port).await {
                 Ok(connection) => connection,
                 Err(why) => {
-                    let _ = out.send((channel + 1, Bytes::from(format!("failed to connect to localhost:{port} inside the pod: {why}")))).await;
+                    let _ = out
+                        .send((
+                            channel + 1,
+                            Bytes::from(format!(
+                                "failed to connect to localhost:{port} inside the pod: {why}"
+                            )),
+                        ))
+                        .await;
                     return;
                 }
             };
@@ -228,7 +254,9 @@ async fn channels(socket: Socket, ports: Vec<u16>, pod: Pod) {
             let downward = async {
                 let mut buffer = vec![0u8; PIECE];
                 while let Ok(count) = from_pod.read(&mut buffer).await {
-                    if count == 0 || out.send((channel, Bytes::copy_from_slice(&buffer[..count]))).await.is_err() {
+                    if count == 0
+                        || out.send((channel, Bytes::copy_from_slice(&buffer[..count]))).await.is_err()
+                    {
                         return;
                     }
                 }

@@ -36,9 +36,18 @@ struct Options {
 
 impl Options {
     fn parse(query: &Query) -> Result<Options, String> {
-        let number = |name: &str| query.get(name).map(|v| v.parse::<i64>().map_err(|_| format!("invalid {name}: {v:?}"))).transpose();
-        let since_seconds = number("sinceSeconds")?.and_then(|s| Timestamp::now().checked_sub(SignedDuration::from_secs(s)).ok());
-        let since_time = query.get("sinceTime").map(|t| t.parse::<Timestamp>().map_err(|e| format!("invalid sinceTime: {e}"))).transpose()?;
+        let number = |name: &str| {
+            query
+                .get(name)
+                .map(|v| v.parse::<i64>().map_err(|_| format!("invalid {name}: {v:?}")))
+                .transpose()
+        };
+        let since_seconds = number("sinceSeconds")?
+            .and_then(|s| Timestamp::now().checked_sub(SignedDuration::from_secs(s)).ok());
+        let since_time = query
+            .get("sinceTime")
+            .map(|t| t.parse::<Timestamp>().map_err(|e| format!("invalid sinceTime: {e}")))
+            .transpose()?;
         Ok(Options {
             follow: query.flag("follow"),
             previous: query.flag("previous"),
@@ -55,7 +64,13 @@ impl Options {
     }
 }
 
-pub(super) async fn answer(shared: &Arc<Shared>, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
+pub(super) async fn answer(
+    shared: &Arc<Shared>,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    query: &Query,
+) -> Response<Body> {
     let options = match Options::parse(query) {
         Ok(options) => options,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
@@ -81,7 +96,8 @@ pub(super) async fn answer(shared: &Arc<Shared>, namespace: &str, pod: &str, con
     tokio::spawn(async move {
         let alive = || async {
             let state = shared.ctx.runtime.pod(&uid).await.unwrap_or_default();
-            plan::latest(&state, &name).is_some_and(|c| c.id == id && matches!(c.phase, ContainerPhase::Running { .. }))
+            plan::latest(&state, &name)
+                .is_some_and(|c| c.id == id && matches!(c.phase, ContainerPhase::Running { .. }))
         };
         let mut reader = Reader { options, sender, sent: 0 };
         if let Err(error) = reader.run(&path, alive).await {
@@ -98,7 +114,11 @@ struct Reader {
 }
 
 impl Reader {
-    async fn run<F: Future<Output = bool>>(&mut self, path: &Path, alive: impl Fn() -> F) -> std::io::Result<()> {
+    async fn run<F: Future<Output = bool>>(
+        &mut self,
+        path: &Path,
+        alive: impl Fn() -> F,
+    ) -> std::io::Result<()> {
         let mut older = rotated(path);
         older.push(path.to_owned());
         let start = self.find_start(&older).await?;
@@ -153,7 +173,13 @@ impl Reader {
     }
 
     /// Sends a file from a byte on. False: the client has enough or is gone.
-    async fn copy<F: Future<Output = bool>>(&mut self, path: &Path, from: u64, follow: bool, alive: &impl Fn() -> F) -> std::io::Result<bool> {
+    async fn copy<F: Future<Output = bool>>(
+        &mut self,
+        path: &Path,
+        from: u64,
+        follow: bool,
+        alive: &impl Fn() -> F,
+    ) -> std::io::Result<bool> {
         let mut file = match File::open(path).await {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !follow => return Ok(true),
@@ -173,10 +199,8 @@ impl Reader {
                 }
                 let enough = !self.render(&line, &mut batch);
                 line.clear();
-                if batch.len() > 32 * 1024 || enough {
-                    if !self.send(&mut batch).await || enough {
-                        return Ok(false);
-                    }
+                if (batch.len() > 32 * 1024 || enough) && (!self.send(&mut batch).await || enough) {
+                    return Ok(false);
                 }
             }
             if !self.send(&mut batch).await {
@@ -254,7 +278,9 @@ fn inode_of(path: &Path) -> Option<u64> {
 
 /// Rotated files of a log, oldest first: `0.log.<time>`.
 fn rotated(path: &Path) -> Vec<PathBuf> {
-    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else { return Vec::new() };
+    let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
+        return Vec::new();
+    };
     let prefix = format!("{name}.");
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
         .into_iter()
@@ -296,6 +322,9 @@ mod tests {
         assert_eq!(read(LOG, Options { limit: Some(5), ..Default::default() }).await, "one\nt");
         let since = "2026-01-01T00:00:02Z".parse().ok();
         assert_eq!(read(LOG, Options { since, ..Default::default() }).await, "two\nthree\n");
-        assert_eq!(read(LOG, Options { stream: Some("stderr"), timestamps: true, ..Default::default() }).await, "2026-01-01T00:00:02.000000000Z two\n");
+        assert_eq!(
+            read(LOG, Options { stream: Some("stderr"), timestamps: true, ..Default::default() }).await,
+            "2026-01-01T00:00:02.000000000Z two\n"
+        );
     }
 }

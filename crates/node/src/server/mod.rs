@@ -43,7 +43,8 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
     match serde_json::to_vec(value) {
         Ok(bytes) => {
             let mut response = text(StatusCode::OK, "");
-            *response.body_mut() = Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync();
+            *response.body_mut() =
+                Full::new(Bytes::from(bytes)).map_err(|never| match never {}).boxed_unsync();
             let kind = http::HeaderValue::from_static("application/json");
             response.headers_mut().insert(http::header::CONTENT_TYPE, kind);
             response
@@ -52,7 +53,9 @@ pub(crate) fn json(value: &impl serde::Serialize) -> Response<Body> {
     }
 }
 
-pub(crate) fn streamed(chunks: impl futures::Stream<Item = std::io::Result<Bytes>> + Send + 'static) -> Response<Body> {
+pub(crate) fn streamed(
+    chunks: impl futures::Stream<Item = std::io::Result<Bytes>> + Send + 'static,
+) -> Response<Body> {
     let mut response = text(StatusCode::OK, "");
     *response.body_mut() = StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
     response

@@ -39,7 +39,13 @@ pub(super) struct Client {
     pub outbound: mpsc::Sender<Outbound>,
 }
 
-pub(super) async fn exec(shared: Arc<Shared>, request: Request<Incoming>, uid: String, id: String, exec: ExecRequest) -> Response<Body> {
+pub(super) async fn exec(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    uid: String,
+    id: String,
+    exec: ExecRequest,
+) -> Response<Body> {
     if exec.command.is_empty() {
         return text(StatusCode::BAD_REQUEST, "you must specify at least 1 command");
     }
@@ -56,7 +62,13 @@ pub(super) async fn exec(shared: Arc<Shared>, request: Request<Incoming>, uid: S
     })
 }
 
-pub(super) async fn attach(shared: Arc<Shared>, request: Request<Incoming>, uid: String, id: String, wants: ExecRequest) -> Response<Body> {
+pub(super) async fn attach(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    uid: String,
+    id: String,
+    wants: ExecRequest,
+) -> Response<Body> {
     let stdin = wants.stdin;
     accept(request, wants, move |client| async move {
         match shared.ctx.runtime.attach(&uid, &id, stdin).await {

@@ -65,7 +65,9 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
     match parts.as_slice() {
         ["healthz"] | ["livez"] | ["readyz"] if reading => text(StatusCode::OK, "ok"),
         ["pods"] if reading => pods(&shared),
-        ["containerLogs", namespace, pod, container] if reading => logs::answer(&shared, namespace, pod, container, &query).await,
+        ["containerLogs", namespace, pod, container] if reading => {
+            logs::answer(&shared, namespace, pod, container, &query).await
+        }
         ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] if streaming => {
             match running(&shared, namespace, pod, container).await {
                 Ok((uid, id)) => {
@@ -84,7 +86,8 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] if streaming => {
             match running(&shared, namespace, pod, container).await {
                 Ok((uid, id)) => {
-                    let tty = shared.find(namespace, pod).and_then(|p| spec::container(&p, container)?.tty) == Some(true);
+                    let tty = shared.find(namespace, pod).and_then(|p| spec::container(&p, container)?.tty)
+                        == Some(true);
                     let wants = ExecRequest {
                         command: Vec::new(),
                         tty,
@@ -104,11 +107,15 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         ["run", namespace, pod, container] if request.method() == Method::POST => {
             match running(&shared, namespace, pod, container).await {
                 Ok((uid, id)) => {
-                    let command = query.get("cmd").unwrap_or("").split_whitespace().map(str::to_owned).collect();
+                    let command =
+                        query.get("cmd").unwrap_or("").split_whitespace().map(str::to_owned).collect();
                     let exec = ExecRequest { command, stdout: true, stderr: true, ..ExecRequest::default() };
                     match crate::probe::exec(&shared.ctx, &uid, &id, &exec).await {
                         Ok((0, output)) => text(StatusCode::OK, output),
-                        Ok((code, output)) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{output}\ncommand exited with {code}")),
+                        Ok((code, output)) => text(
+                            StatusCode::INTERNAL_SERVER_ERROR,
+                            format!("{output}\ncommand exited with {code}"),
+                        ),
                         Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, error),
                     }
                 }
@@ -128,13 +135,25 @@ fn pods(shared: &Shared) -> Response<Body> {
 }
 
 /// The pod's uid and the id of its running container.
-pub(super) async fn running(shared: &Shared, namespace: &str, pod: &str, container: &str) -> Result<(String, String), Response<Body>> {
+pub(super) async fn running(
+    shared: &Shared,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Result<(String, String), Response<Body>> {
     let missing = || text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
     let object = shared.find(namespace, pod).ok_or_else(missing)?;
     let uid = spec::uid(&object).to_owned();
-    let state = shared.ctx.runtime.pod(&uid).await.map_err(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
-    let current = plan::latest(&state, container).filter(|c| matches!(c.phase, ContainerPhase::Running { .. }));
-    let current = current.ok_or_else(|| text(StatusCode::NOT_FOUND, format!("container not found (\"{container}\")")))?;
+    let state = shared
+        .ctx
+        .runtime
+        .pod(&uid)
+        .await
+        .map_err(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    let current =
+        plan::latest(&state, container).filter(|c| matches!(c.phase, ContainerPhase::Running { .. }));
+    let current = current
+        .ok_or_else(|| text(StatusCode::NOT_FOUND, format!("container not found (\"{container}\")")))?;
     Ok((uid, current.id.clone()))
 }
 

@@ -26,7 +26,8 @@ async fn samples(shared: &Shared) -> Vec<Sample> {
         let Ok(state) = shared.ctx.runtime.pod(&uid).await else { continue };
         let Some(sandbox) = &state.sandbox else { continue };
         let mut containers = Vec::new();
-        for container in state.containers.iter().filter(|c| matches!(c.phase, ContainerPhase::Running { .. })) {
+        for container in state.containers.iter().filter(|c| matches!(c.phase, ContainerPhase::Running { .. }))
+        {
             if let Ok(usage) = shared.ctx.runtime.usage(&uid, Some(&container.id)).await {
                 containers.push((container.name.clone(), container.started, usage));
             }
@@ -45,10 +46,17 @@ async fn samples(shared: &Shared) -> Vec<Sample> {
 
 fn node_usage() -> Usage {
     let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks: Vec<u64> =
-        stat.lines().next().unwrap_or_default().split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    let ticks: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|n| n.parse().ok())
+        .collect();
     // user, nice, system, then (after idle and iowait) irq, softirq, steal; 100 ticks a second.
-    let busy: u64 = ticks.iter().enumerate().filter(|(i, _)| ![3, 4].contains(i) && *i < 8).map(|(_, t)| t).sum();
+    let busy: u64 =
+        ticks.iter().enumerate().filter(|(i, _)| ![3, 4].contains(i) && *i < 8).map(|(_, t)| t).sum();
     let used = machine::memory_bytes().saturating_sub(machine::memory_available_bytes());
     Usage { cpu_nanos: busy * 10_000_000, memory_bytes: used, working_set_bytes: used }
 }
@@ -70,22 +78,66 @@ pub(super) async fn resource_metrics(shared: &Shared) -> String {
     let node = node_usage();
     let per_container = |pick: &dyn Fn(&Usage, Timestamp) -> f64| -> Vec<(String, f64)> {
         let one = |s: &Sample| {
-            let label = |c: &str| format!("{{container=\"{c}\",namespace=\"{}\",pod=\"{}\"}}", s.namespace, s.pod);
+            let label =
+                |c: &str| format!("{{container=\"{c}\",namespace=\"{}\",pod=\"{}\"}}", s.namespace, s.pod);
             s.containers.iter().map(|(name, at, usage)| (label(name), pick(usage, *at))).collect::<Vec<_>>()
         };
         samples.iter().flat_map(one).collect()
     };
     let per_pod = |pick: &dyn Fn(&Usage) -> f64| -> Vec<(String, f64)> {
-        samples.iter().map(|s| (format!("{{namespace=\"{}\",pod=\"{}\"}}", s.namespace, s.pod), pick(&s.usage))).collect()
+        samples
+            .iter()
+            .map(|s| (format!("{{namespace=\"{}\",pod=\"{}\"}}", s.namespace, s.pod), pick(&s.usage)))
+            .collect()
     };
-    family("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds", per_container(&|u, _| seconds(u.cpu_nanos)));
-    family("container_memory_working_set_bytes", "gauge", "Current working set of the container in bytes", per_container(&|u, _| u.working_set_bytes as f64));
-    family("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds", per_container(&|_, at| started(at)));
-    family("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds", vec![(String::new(), seconds(node.cpu_nanos))]);
-    family("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes", vec![(String::new(), node.working_set_bytes as f64)]);
-    family("pod_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the pod in core-seconds", per_pod(&|u| seconds(u.cpu_nanos)));
-    family("pod_memory_working_set_bytes", "gauge", "Current working set of the pod in bytes", per_pod(&|u| u.working_set_bytes as f64));
-    family("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise", vec![(String::new(), 0.0)]);
+    family(
+        "container_cpu_usage_seconds_total",
+        "counter",
+        "Cumulative cpu time consumed by the container in core-seconds",
+        per_container(&|u, _| seconds(u.cpu_nanos)),
+    );
+    family(
+        "container_memory_working_set_bytes",
+        "gauge",
+        "Current working set of the container in bytes",
+        per_container(&|u, _| u.working_set_bytes as f64),
+    );
+    family(
+        "container_start_time_seconds",
+        "gauge",
+        "Start time of the container since unix epoch in seconds",
+        per_container(&|_, at| started(at)),
+    );
+    family(
+        "node_cpu_usage_seconds_total",
+        "counter",
+        "Cumulative cpu time consumed by the node in core-seconds",
+        vec![(String::new(), seconds(node.cpu_nanos))],
+    );
+    family(
+        "node_memory_working_set_bytes",
+        "gauge",
+        "Current working set of the node in bytes",
+        vec![(String::new(), node.working_set_bytes as f64)],
+    );
+    family(
+        "pod_cpu_usage_seconds_total",
+        "counter",
+        "Cumulative cpu time consumed by the pod in core-seconds",
+        per_pod(&|u| seconds(u.cpu_nanos)),
+    );
+    family(
+        "pod_memory_working_set_bytes",
+        "gauge",
+        "Current working set of the pod in bytes",
+        per_pod(&|u| u.working_set_bytes as f64),
+    );
+    family(
+        "resource_scrape_error",
+        "gauge",
+        "1 if there was an error while getting container metrics, 0 otherwise",
+        vec![(String::new(), 0.0)],
+    );
     text
 }
 

@@ -26,7 +26,8 @@ pub(crate) async fn listen(
 ) -> Result<(SocketAddr, impl Future<Output = ()> + Send + 'static), NodeError> {
     let address = listen.address;
     let config = server_config(data_dir, names, listen.client_ca.as_deref())?;
-    let listener = TcpListener::bind(address).await.map_err(|source| NodeError::Listen { address, source })?;
+    let listener =
+        TcpListener::bind(address).await.map_err(|source| NodeError::Listen { address, source })?;
     let bound = listener.local_addr().map_err(|source| NodeError::Listen { address, source })?;
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let limit = Arc::new(tokio::sync::Semaphore::new(MOST_CLIENTS));
@@ -44,7 +45,9 @@ pub(crate) async fn listen(
             let (acceptor, shared, shutdown) = (acceptor.clone(), shared.clone(), shutdown.clone());
             tokio::spawn(async move {
                 let work = async {
-                    let handshake = tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream)).await;
+                    let handshake =
+                        tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream))
+                            .await;
                     if let Ok(Ok(stream)) = handshake {
                         super::serve(shared, stream).await;
                     }
@@ -60,7 +63,11 @@ pub(crate) async fn listen(
     Ok((bound, serve))
 }
 
-fn server_config(data_dir: &Path, names: Vec<String>, client_ca: Option<&str>) -> Result<rustls::ServerConfig, NodeError> {
+fn server_config(
+    data_dir: &Path,
+    names: Vec<String>,
+    client_ca: Option<&str>,
+) -> Result<rustls::ServerConfig, NodeError> {
     let failed = |error: &dyn std::fmt::Display| NodeError::Certificate(error.to_string());
     let (chain, key) = certificate(data_dir, names)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -73,9 +80,10 @@ fn server_config(data_dir: &Path, names: Vec<String>, client_ca: Option<&str>) -
             for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
                 roots.add(certificate.map_err(|e| failed(&e))?).map_err(|e| failed(&e))?;
             }
-            let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .build()
-                .map_err(|e| failed(&e))?;
+            let verifier =
+                rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                    .build()
+                    .map_err(|e| failed(&e))?;
             builder.with_client_cert_verifier(verifier)
         }
         None => builder.with_no_client_auth(),
@@ -86,7 +94,10 @@ fn server_config(data_dir: &Path, names: Vec<String>, client_ca: Option<&str>) -
 }
 
 /// The certificate kept in the data folder; made when there is none.
-fn certificate(data_dir: &Path, names: Vec<String>) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), NodeError> {
+fn certificate(
+    data_dir: &Path,
+    names: Vec<String>,
+) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>), NodeError> {
     use std::os::unix::fs::PermissionsExt;
     let failed = |error: &dyn std::fmt::Display| NodeError::Certificate(error.to_string());
     let (cert_file, key_file) = (data_dir.join("kubelet.crt"), data_dir.join("kubelet.key"));
@@ -97,7 +108,8 @@ fn certificate(data_dir: &Path, names: Vec<String>) -> Result<(Vec<CertificateDe
         fs::write(&cert_file, made.cert.pem()).map_err(|e| failed(&e))?;
     }
     let pem = fs::read(&cert_file).map_err(|e| failed(&e))?;
-    let chain = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(|e| failed(&e))?;
+    let chain =
+        CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>().map_err(|e| failed(&e))?;
     let key = PrivateKeyDer::from_pem_file(&key_file).map_err(|e| failed(&e))?;
     Ok((chain, key))
 }

@@ -26,12 +26,21 @@ const RESIZE: u8 = 4;
 const CLOSE: u8 = 255;
 
 /// Newest first. The empty name and the plain one carry no status object, only text.
-const REMOTE_COMMAND: &[&str] = &["v5.channel.k8s.io", "v4.channel.k8s.io", "v4.base64.channel.k8s.io", "channel.k8s.io", "base64.channel.k8s.io"];
+const REMOTE_COMMAND: &[&str] = &[
+    "v5.channel.k8s.io",
+    "v4.channel.k8s.io",
+    "v4.base64.channel.k8s.io",
+    "channel.k8s.io",
+    "base64.channel.k8s.io",
+];
 
 pub(super) fn asked(request: &Request<Incoming>) -> bool {
     let has = |name: header::HeaderName, word: &str| {
         let values = request.headers().get_all(name);
-        values.iter().filter_map(|v| v.to_str().ok()).any(|v| v.split(',').any(|part| part.trim().eq_ignore_ascii_case(word)))
+        values
+            .iter()
+            .filter_map(|v| v.to_str().ok())
+            .any(|v| v.split(',').any(|part| part.trim().eq_ignore_ascii_case(word)))
     };
     has(header::UPGRADE, "websocket") && has(header::CONNECTION, "upgrade")
 }
@@ -53,7 +62,10 @@ pub(super) fn upgrade(
     };
     let chosen = known.iter().copied().find(|p| offered.iter().any(|o| o == p));
     let Some(protocol) = chosen.or(offered.is_empty().then_some("")) else {
-        return Err(text(StatusCode::FORBIDDEN, format!("none of the offered protocols {offered:?} is known; known are {known:?}")));
+        return Err(text(
+            StatusCode::FORBIDDEN,
+            format!("none of the offered protocols {offered:?} is known; known are {known:?}"),
+        ));
     };
     let mut response = text(StatusCode::SWITCHING_PROTOCOLS, "");
     let headers = response.headers_mut();
@@ -69,7 +81,8 @@ pub(super) fn upgrade(
     let upgraded = hyper::upgrade::on(&mut request);
     let socket = async move {
         let upgraded = upgraded.await.ok()?;
-        let config = WebSocketConfig::default().max_message_size(Some(16 << 20)).max_frame_size(Some(16 << 20));
+        let config =
+            WebSocketConfig::default().max_message_size(Some(16 << 20)).max_frame_size(Some(16 << 20));
         Some(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await)
     };
     Ok((response, protocol, socket))
@@ -131,10 +144,22 @@ impl Codec {
     }
 }
 
-async fn carry(socket: Socket, codec: Codec, wants: ExecRequest, inbound: mpsc::Sender<Inbound>, mut outbound: mpsc::Receiver<Outbound>) {
+async fn carry(
+    socket: Socket,
+    codec: Codec,
+    wants: ExecRequest,
+    inbound: mpsc::Sender<Inbound>,
+    mut outbound: mpsc::Receiver<Outbound>,
+) {
     let (mut sink, mut source) = socket.split();
     // The first message tells the client that it is connected.
-    let hello = if wants.stdout { STDOUT } else if wants.stderr { STDERR } else { ERROR };
+    let hello = if wants.stdout {
+        STDOUT
+    } else if wants.stderr {
+        STDERR
+    } else {
+        ERROR
+    };
     if sink.send(codec.encode(hello, b"")).await.is_err() {
         return;
     }

@@ -31,7 +31,8 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     let Some(mut site) = Site::start("churn").await else { return };
     site.halt().await;
     // Moments that differ from run to run, but are told when it fails.
-    let seed = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64);
+    let seed =
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(7, |d| d.as_nanos() as u64);
     println!("    seed {seed}");
     let mut random = seed;
     let mut next = move |limit: u64| {
@@ -41,7 +42,11 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     for round in 0..8 {
         let victim = Victim::start(&site);
         for index in 0..3 {
-            site.create(&format!("p{round}-{index}"), json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
+            site.create(
+                &format!("p{round}-{index}"),
+                json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]}),
+            )
+            .await;
         }
         if round > 0 {
             for index in 0..2 {
@@ -56,7 +61,9 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     let start = Instant::now();
     loop {
         let pods = site.pods().list(&ListParams::default()).await.expect("pods").items;
-        let settled = pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_none() && condition(pod, "Ready") == Some("True"));
+        let settled = pods
+            .iter()
+            .all(|pod| pod.metadata.deletion_timestamp.is_none() && condition(pod, "Ready") == Some("True"));
         if settled && pods.len() == 8 + 2 {
             break;
         }
@@ -65,7 +72,8 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     }
     let folders = || std::fs::read_dir(site.machine.dir().join("pods")).expect("pods").count();
     crate::machine::eventually(Duration::from_secs(60), || folders() == 10).await;
-    let links = String::from_utf8(Command::new("ip").args(["-o", "link"]).output().expect("ip").stdout).expect("text");
+    let links = String::from_utf8(Command::new("ip").args(["-o", "link"]).output().expect("ip").stdout)
+        .expect("text");
     let pod_links = links.lines().filter(|line| line.contains(": tmb")).count();
     assert_eq!(pod_links, 10, "one link per pod:\n{links}");
     let dir = site.machine.dir().to_string_lossy().into_owned();

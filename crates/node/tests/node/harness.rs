@@ -37,8 +37,10 @@ pub fn run(tests: &[Test]) {
         return;
     }
     let filters: Vec<&String> = args.iter().filter(|a| !a.starts_with('-')).collect();
-    let chosen: Vec<&Test> =
-        tests.iter().filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str()))).collect();
+    let chosen: Vec<&Test> = tests
+        .iter()
+        .filter(|(name, _)| filters.is_empty() || filters.iter().any(|f| name.contains(f.as_str())))
+        .collect();
     if chosen.is_empty() {
         return;
     }
@@ -62,8 +64,12 @@ pub fn run(tests: &[Test]) {
             failed.push(*name);
         }
     }
-    println!("\ntest result: {}. {} passed; {} failed: {failed:?}", if failed.is_empty() { "ok" } else { "FAILED" },
-        chosen.len() - failed.len(), failed.len());
+    println!(
+        "\ntest result: {}. {} passed; {} failed: {failed:?}",
+        if failed.is_empty() { "ok" } else { "FAILED" },
+        chosen.len() - failed.len(),
+        failed.len()
+    );
     // What tests leave running on purpose (upstream's processes) ends with their guards.
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));
     crate::machine::stop_upstream();

@@ -13,20 +13,30 @@ use sha2::{Digest, Sha256};
 use tombolo_node::image::{Registries, Store};
 use tombolo_node::runtime::PullSecret;
 
-crate::tests![an_archive_is_imported_with_its_whiteouts_and_damage_is_found, a_registry_with_a_token_is_pulled_from];
+crate::tests![
+    an_archive_is_imported_with_its_whiteouts_and_damage_is_found,
+    a_registry_with_a_token_is_pulled_from
+];
 
 fn sha(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
+fn append(builder: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(1);
+    header.set_cksum();
+    builder.append_data(&mut header, path, content).expect("entry");
+}
+
 fn tar_of(files: &[(&str, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (path, content) in files {
-        let mut header = tar::Header::new_gnu();
-        header.set_size(content.len() as u64);
-        header.set_mode(0o644);
-        header.set_cksum();
-        builder.append_data(&mut header, path, content.as_bytes()).expect("entry");
+        append(&mut builder, path, content.as_bytes());
     }
     builder.into_inner().expect("tar")
 }
@@ -58,12 +68,13 @@ async fn an_archive_is_imported_with_its_whiteouts_and_damage_is_found() {
     let archive = |config: &[u8]| {
         let manifest = json!([{"Config": "config.json", "RepoTags": ["example.com/team/app:v1"], "Layers": ["l1.tar", "l2.tar"]}]).to_string();
         let mut builder = tar::Builder::new(Vec::new());
-        for (path, bytes) in [("manifest.json", manifest.as_bytes()), ("config.json", config), ("l1.tar", &layers[0]), ("l2.tar", &layers[1])] {
-            let mut header = tar::Header::new_gnu();
-            header.set_size(bytes.len() as u64);
-            header.set_mode(0o644);
-            header.set_cksum();
-            builder.append_data(&mut header, path, bytes).expect("entry");
+        for (path, bytes) in [
+            ("manifest.json", manifest.as_bytes()),
+            ("config.json", config),
+            ("l1.tar", &layers[0]),
+            ("l2.tar", &layers[1]),
+        ] {
+            append(&mut builder, path, bytes);
         }
         let file = dir.path().join("image.tar");
         std::fs::write(&file, builder.into_inner().expect("tar")).expect("file");
@@ -101,7 +112,12 @@ async fn registry(blobs: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<Str
             let answer = move |request: Request<hyper::body::Incoming>| {
                 let path = request.uri().path().to_owned();
                 log.lock().expect("log").push(path.clone());
-                let auth = request.headers().get("authorization").and_then(|v| v.to_str().ok()).unwrap_or("").to_owned();
+                let auth = request
+                    .headers()
+                    .get("authorization")
+                    .and_then(|v| v.to_str().ok())
+                    .unwrap_or("")
+                    .to_owned();
                 let mut response = Response::new(Full::new(Bytes::new()));
                 if path == "/token" {
                     // "robot:secret"
@@ -112,7 +128,9 @@ async fn registry(blobs: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<Str
                     }
                 } else if auth != "Bearer t0ken" {
                     *response.status_mut() = StatusCode::UNAUTHORIZED;
-                    let challenge = format!("Bearer realm=\"http://{address}/token\",service=\"test\",scope=\"repository:app:pull\"");
+                    let challenge = format!(
+                        "Bearer realm=\"http://{address}/token\",service=\"test\",scope=\"repository:app:pull\""
+                    );
                     response.headers_mut().insert("www-authenticate", challenge.parse().expect("header"));
                 } else {
                     match blobs.get(path.rsplit('/').next().unwrap_or_default()) {
@@ -123,7 +141,9 @@ async fn registry(blobs: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<Str
                 async move { Ok::<_, std::convert::Infallible>(response) }
             };
             let service = hyper::service::service_fn(answer);
-            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+            tokio::spawn(
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+            );
         }
     });
     (address.to_string(), asked)
@@ -141,14 +161,17 @@ async fn a_registry_with_a_token_is_pulled_from() {
         .to_string()
         .into_bytes();
     let index_digest = sha(&index);
-    let mut blobs = HashMap::from([("v1".to_owned(), index), (sha(&manifest), manifest), (sha(&config), config)]);
+    let mut blobs =
+        HashMap::from([("v1".to_owned(), index), (sha(&manifest), manifest), (sha(&config), config)]);
     blobs.extend(zipped.iter().map(|l| (sha(l), l.clone())));
     let (address, asked) = registry(blobs).await;
 
     let dir = tempfile::tempdir().expect("folder");
     let store = Arc::new(Store::open(dir.path().join("images")).expect("store"));
     let name = format!("{address}/app:v1");
-    let secret = |password: &str| vec![PullSecret { registry: address.clone(), username: "robot".into(), password: password.into() }];
+    let secret = |password: &str| {
+        vec![PullSecret { registry: address.clone(), username: "robot".into(), password: password.into() }]
+    };
     let registries = Registries { insecure: vec![address.clone()], ..Registries::default() };
     let refused = registries.pull(&store, &name, &secret("wrong")).await.expect_err("refused").to_string();
     assert!(refused.contains("401") && refused.contains("imagePullSecret"), "{refused}");
@@ -156,10 +179,17 @@ async fn a_registry_with_a_token_is_pulled_from() {
     assert_eq!(image.digests, [format!("{address}/app@{index_digest}")]);
     assert_eq!(store.get(&name), Some(image.clone()));
     assert_eq!(store.get(&format!("{address}/app@{index_digest}")), Some(image));
-    let missing = registries.pull(&store, &format!("{address}/app:nope"), &secret("secret")).await.expect_err("missing").to_string();
+    let missing = registries
+        .pull(&store, &format!("{address}/app:nope"), &secret("secret"))
+        .await
+        .expect_err("missing")
+        .to_string();
     assert!(missing.contains("no such image or tag"), "{missing}");
     asked.lock().expect("log").clear();
     registries.pull(&store, &name, &secret("secret")).await.expect("pulled again");
     let again = asked.lock().expect("log").clone();
-    assert!(!again.iter().any(|path| zipped.iter().any(|l| path.ends_with(&sha(l)))), "layers are not fetched twice: {again:?}");
+    assert!(
+        !again.iter().any(|path| zipped.iter().any(|l| path.ends_with(&sha(l)))),
+        "layers are not fetched twice: {again:?}"
+    );
 }

@@ -40,11 +40,17 @@ async fn init_containers_run_in_order_and_sidecars_beside() {
     let pod = site.until("steps", "done", |pod| phase(pod) == "Succeeded").await;
     assert_eq!(site.run(&["logs", "steps", "-c", "main"]).await.expect("logs"), "first\nside\nsecond\n");
     let ended = |name: &str| status(&pod, name).state.and_then(|s| s.terminated).map(|t| t.exit_code);
-    assert_eq!((ended("first"), ended("second"), ended("main"), ended("side")), (Some(0), Some(0), Some(0), Some(0)));
+    assert_eq!(
+        (ended("first"), ended("second"), ended("main"), ended("side")),
+        (Some(0), Some(0), Some(0), Some(0))
+    );
 
-    site.create("broken", json!({"restartPolicy": "Never", "initContainers": [{"name": "bad", "command": ["false"]}],
-        "containers": [{"name": "main", "command": ["sleep", "1000"]}]}))
-        .await;
+    site.create(
+        "broken",
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "bad", "command": ["false"]}],
+        "containers": [{"name": "main", "command": ["sleep", "1000"]}]}),
+    )
+    .await;
     let pod = site.until("broken", "failed", |pod| phase(pod) == "Failed").await;
     let waiting = status(&pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason);
     assert_eq!(waiting.as_deref(), Some("PodInitializing"));
@@ -56,7 +62,8 @@ async fn probes_decide_over_readiness_and_restarts() {
     site.create("flips", json!({"containers": [{"name": "main", "command": ["sleep", "1000"],
         "readinessProbe": {"exec": {"command": ["ls", "/tmp/ready"]}, "periodSeconds": 1, "failureThreshold": 1}}]}))
         .await;
-    site.until("flips", "running", |pod| status(pod, "main").state.is_some_and(|s| s.running.is_some())).await;
+    site.until("flips", "running", |pod| status(pod, "main").state.is_some_and(|s| s.running.is_some()))
+        .await;
     assert!(!status(&site.pods().get("flips").await.expect("pod"), "main").ready);
     site.run(&["exec", "flips", "--", "touch", "/tmp/ready"]).await.expect("touch");
     site.ready("flips").await;
@@ -69,7 +76,8 @@ async fn probes_decide_over_readiness_and_restarts() {
     let pod = site.until("dies", "restarted", |pod| status(pod, "main").restart_count >= 1).await;
     let last = status(&pod, "main").last_state.and_then(|s| s.terminated).expect("a last state");
     assert_eq!(last.exit_code, 137, "killed after its grace");
-    let events = site.run(&["get", "events", "--field-selector", "involvedObject.name=dies"]).await.expect("events");
+    let events =
+        site.run(&["get", "events", "--field-selector", "involvedObject.name=dies"]).await.expect("events");
     assert!(events.contains("Liveness probe failed"), "{events}");
     site.tear_down().await;
 }
@@ -79,23 +87,41 @@ async fn a_failing_container_backs_off_and_says_why() {
     site.create("crash", json!({"containers": [{"name": "main", "command": ["sh", "-c", "echo last words > /dev/termination-log; exit 9"]}]})).await;
     let pod = site
         .until("crash", "backing off", |pod| {
-            status(pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref() == Some("CrashLoopBackOff")
+            status(pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref()
+                == Some("CrashLoopBackOff")
         })
         .await;
     let status_now = status(&pod, "main");
     let last = status_now.last_state.and_then(|s| s.terminated).expect("a last state");
-    assert_eq!((last.exit_code, last.message.as_deref(), last.reason.as_deref()), (9, Some("last words\n"), Some("Error")));
+    assert_eq!(
+        (last.exit_code, last.message.as_deref(), last.reason.as_deref()),
+        (9, Some("last words\n"), Some("Error"))
+    );
     assert_eq!(phase(&pod), "Running");
 
     site.create("typo", json!({"containers": [{"name": "main", "command": ["/no/such/program"]}]})).await;
-    let pod = site.until("typo", "refused", |pod| status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())).await;
+    let pod = site
+        .until("typo", "refused", |pod| {
+            status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())
+        })
+        .await;
     let waiting = status(&pod, "main").state.and_then(|s| s.waiting).expect("waiting");
     assert_eq!(waiting.reason.as_deref(), Some("RunContainerError"));
-    assert!(waiting.message.as_deref().is_some_and(|m| m.contains("no such file or directory")), "{waiting:?}");
+    assert!(
+        waiting.message.as_deref().is_some_and(|m| m.contains("no such file or directory")),
+        "{waiting:?}"
+    );
 
     site.create("unknown", json!({"containers": [{"name": "main", "image": "localhost/nothing:here", "imagePullPolicy": "Never"}]})).await;
-    let pod = site.until("unknown", "refused", |pod| status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())).await;
-    assert_eq!(status(&pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref(), Some("ErrImageNeverPull"));
+    let pod = site
+        .until("unknown", "refused", |pod| {
+            status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())
+        })
+        .await;
+    assert_eq!(
+        status(&pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref(),
+        Some("ErrImageNeverPull")
+    );
     site.tear_down().await;
 }
 
@@ -127,10 +153,13 @@ async fn hooks_run_and_the_end_is_graceful() {
 
 async fn limits_and_identities_are_enforced() {
     let Some(site) = Site::start("limits").await else { return };
-    site.create("hungry", json!({"restartPolicy": "Never", "containers": [{"name": "main",
+    site.create(
+        "hungry",
+        json!({"restartPolicy": "Never", "containers": [{"name": "main",
         "command": ["busybox", "dd", "if=/dev/zero", "of=/dev/shm/x", "bs=1M", "count=60"],
-        "resources": {"limits": {"memory": "32Mi", "cpu": "500m"}}}]}))
-        .await;
+        "resources": {"limits": {"memory": "32Mi", "cpu": "500m"}}}]}),
+    )
+    .await;
     let pod = site.until("hungry", "ended", |pod| phase(pod) == "Failed").await;
     let ended = status(&pod, "main").state.and_then(|s| s.terminated).expect("ended");
     assert_eq!((ended.reason.as_deref(), ended.exit_code), (Some("OOMKilled"), 137), "{ended:?}");
@@ -147,11 +176,16 @@ async fn limits_and_identities_are_enforced() {
     }))
     .await;
     site.until("modest", "done", |pod| phase(pod) == "Succeeded").await;
-    let expected = "1234\n2345\nCapEff:0000000000000000\nNoNewPrivs:1\ntouch: /x: Read-only file system\nwrote\n3456\n";
+    let expected =
+        "1234\n2345\nCapEff:0000000000000000\nNoNewPrivs:1\ntouch: /x: Read-only file system\nwrote\n3456\n";
     assert_eq!(site.run(&["logs", "modest"]).await.expect("logs"), expected);
 
     site.create("root", json!({"securityContext": {"runAsNonRoot": true}, "containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
-    let pod = site.until("root", "refused", |pod| status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())).await;
+    let pod = site
+        .until("root", "refused", |pod| {
+            status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())
+        })
+        .await;
     let waiting = status(&pod, "main").state.and_then(|s| s.waiting).expect("waiting");
     assert_eq!(waiting.reason.as_deref(), Some("CreateContainerConfigError"), "{waiting:?}");
 
@@ -166,19 +200,31 @@ async fn limits_and_identities_are_enforced() {
 async fn the_default_system_call_filter_is_applied() {
     let Some(site) = Site::start("filter").await else { return };
     // Without the filter root may make a new user namespace; with it that is refused.
-    let container = |profile: &str| json!({"restartPolicy": "Never", "containers": [{"name": "main", "command": ["sh", "-c", "busybox unshare -U true && echo made; grep Seccomp: /proc/self/status | busybox tr -d '\\t'; grep CapBnd /proc/self/status | busybox tr -d '\\t'"],
-        "securityContext": {"seccompProfile": {"type": profile}}}]});
+    let container = |profile: &str| {
+        json!({"restartPolicy": "Never", "containers": [{"name": "main", "command": ["sh", "-c", "busybox unshare -U true && echo made; grep Seccomp: /proc/self/status | busybox tr -d '\\t'; grep CapBnd /proc/self/status | busybox tr -d '\\t'"],
+        "securityContext": {"seccompProfile": {"type": profile}}}]})
+    };
     site.create("open", container("Unconfined")).await;
     site.create("filtered", container("RuntimeDefault")).await;
     site.until("open", "done", |pod| phase(pod) == "Succeeded").await;
     site.until("filtered", "done", |pod| phase(pod) == "Succeeded").await;
-    let (open, filtered) = (site.run(&["logs", "open"]).await.expect("logs"), site.run(&["logs", "filtered"]).await.expect("logs"));
+    let (open, filtered) = (
+        site.run(&["logs", "open"]).await.expect("logs"),
+        site.run(&["logs", "filtered"]).await.expect("logs"),
+    );
     assert!(open.contains("made") && open.contains("Seccomp:0"), "{open}");
     assert!(!filtered.contains("made\n") && filtered.contains("Seccomp:2"), "{filtered}");
     let bounds = |text: &str| text.lines().find(|l| l.starts_with("CapBnd")).map(str::to_owned);
     assert_eq!(bounds(&open), bounds(&filtered), "the filter leaves no capability behind and takes none");
     site.create("custom", json!({"containers": [{"name": "main", "command": ["true"], "securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "x.json"}}}]})).await;
-    let pod = site.until("custom", "refused", |pod| status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())).await;
-    assert_eq!(status(&pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref(), Some("CreateContainerConfigError"));
+    let pod = site
+        .until("custom", "refused", |pod| {
+            status(pod, "main").state.and_then(|s| s.waiting).is_some_and(|w| w.message.is_some())
+        })
+        .await;
+    assert_eq!(
+        status(&pod, "main").state.and_then(|s| s.waiting).and_then(|w| w.reason).as_deref(),
+        Some("CreateContainerConfigError")
+    );
     site.tear_down().await;
 }

@@ -47,13 +47,16 @@ static UPSTREAM: OnceLock<Option<Upstream>> = OnceLock::new();
 
 pub fn busybox(store: &Store) {
     let program = std::fs::read("/bin/busybox").expect("busybox");
-    let applets: Vec<String> = String::from_utf8_lossy(&std::process::Command::new("/bin/busybox").arg("--list").output().expect("list").stdout)
-        .lines()
-        .map(|applet| format!("bin/{applet}"))
-        .collect();
+    let applets: Vec<String> = String::from_utf8_lossy(
+        &std::process::Command::new("/bin/busybox").arg("--list").output().expect("list").stdout,
+    )
+    .lines()
+    .map(|applet| format!("bin/{applet}"))
+    .collect();
     // Files only, no links: every applet is a script that names busybox as its interpreter's argument.
     let script = b"#!/bin/busybox sh\nexec /bin/busybox \"${0##*/}\" \"$@\"\n";
-    let mut files: Vec<(&str, u32, &[u8])> = applets.iter().map(|path| (path.as_str(), 0o755, script.as_slice())).collect();
+    let mut files: Vec<(&str, u32, &[u8])> =
+        applets.iter().map(|path| (path.as_str(), 0o755, script.as_slice())).collect();
     files.retain(|(path, _, _)| !matches!(*path, "bin/busybox" | "bin/sh"));
     files.push(("bin/busybox", 0o755, &program));
     files.push(("bin/sh", 0o755, &program));
@@ -72,7 +75,12 @@ pub struct Machine {
 
 impl Machine {
     pub fn new(name: &str) -> Machine {
-        Machine { dir: tempfile::Builder::new().prefix(&format!("tmbn-{name}-")).tempdir().expect("temporary folder") }
+        Machine {
+            dir: tempfile::Builder::new()
+                .prefix(&format!("tmbn-{name}-"))
+                .tempdir()
+                .expect("temporary folder"),
+        }
     }
 
     pub fn dir(&self) -> &Path {
@@ -126,10 +134,12 @@ impl Site {
     pub async fn start(name: &str) -> Option<Site> {
         let upstream = upstream()?;
         let kubeconfig = kube::config::Kubeconfig::read_from(&upstream.kubeconfig).expect("kubeconfig");
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
+        let config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
         let client = Client::try_from(config).expect("client");
         let machine = Machine::new(name);
-        let mut site = Site { machine, client, name: GATEWAY.to_owned(), namespace: format!("ns-{name}"), node: None };
+        let mut site =
+            Site { machine, client, name: GATEWAY.to_owned(), namespace: format!("ns-{name}"), node: None };
         site.prepare_namespace().await;
         site.boot().await;
         Some(site)
@@ -137,14 +147,19 @@ impl Site {
 
     async fn prepare_namespace(&self) {
         let namespaces: Api<k8s_openapi::api::core::v1::Namespace> = Api::all(self.client.clone());
-        let object = serde_json::from_value(json!({"metadata": {"name": self.namespace}})).expect("namespace");
+        let object =
+            serde_json::from_value(json!({"metadata": {"name": self.namespace}})).expect("namespace");
         namespaces.create(&PostParams::default(), &object).await.expect("namespace");
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), &self.namespace);
         let account = serde_json::from_value(json!({"metadata": {"name": "default"}})).expect("account");
         accounts.create(&PostParams::default(), &account).await.expect("account");
-        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
-        let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "not a real authority"}});
-        maps.create(&PostParams::default(), &serde_json::from_value(map).expect("map")).await.expect("root ca");
+        let maps: Api<k8s_openapi::api::core::v1::ConfigMap> =
+            Api::namespaced(self.client.clone(), &self.namespace);
+        let map =
+            json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": "not a real authority"}});
+        maps.create(&PostParams::default(), &serde_json::from_value(map).expect("map"))
+            .await
+            .expect("root ca");
     }
 
     /// Starts the node process's part; `halt` ends it as a crash would.
@@ -264,7 +279,8 @@ impl Drop for Site {
         };
         let _ = std::thread::spawn(destroy).join();
         let kubectl = self.kubectl();
-        let _ = kubectl.run(&["delete", "pods", "--all", "-n", &self.namespace, "--force", "--grace-period=0"]);
+        let _ =
+            kubectl.run(&["delete", "pods", "--all", "-n", &self.namespace, "--force", "--grace-period=0"]);
     }
 }
 

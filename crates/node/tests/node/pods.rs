@@ -16,7 +16,10 @@ async fn a_pod_runs_with_its_environment_volumes_and_network_and_goes_away() {
     maps.create(&PostParams::default(), &serde_json::from_value(map).expect("map")).await.expect("map");
     let secrets: Api<Secret> = Api::namespaced(site.client.clone(), &site.namespace);
     let secret = json!({"metadata": {"name": "keys"}, "stringData": {"password": "hunter2"}});
-    secrets.create(&PostParams::default(), &serde_json::from_value(secret).expect("secret")).await.expect("secret");
+    secrets
+        .create(&PostParams::default(), &serde_json::from_value(secret).expect("secret"))
+        .await
+        .expect("secret");
 
     let script = "echo color=$COLOR password=$PASSWORD pod=$POD; cat /etc/settings/app.conf; cat /etc/keys/password; echo; \
         cat /etc/info/labels; echo; cat /var/run/secrets/kubernetes.io/serviceaccount/token | head -c 3; echo; \
@@ -60,7 +63,11 @@ async fn a_pod_runs_with_its_environment_volumes_and_network_and_goes_away() {
     assert_eq!(site.run(&["logs", "web", "--tail=1"]).await.expect("tail"), "wrote\n");
 
     assert_eq!(site.run(&["exec", "web", "--", "hostname"]).await.expect("exec"), "web\n");
-    let failed = site.run(&["exec", "web", "--", "sh", "-c", "echo no >&2; exit 7"]).await.expect_err("exit code").to_string();
+    let failed = site
+        .run(&["exec", "web", "--", "sh", "-c", "echo no >&2; exit 7"])
+        .await
+        .expect_err("exit code")
+        .to_string();
     assert!(failed.contains("exit code 7") && failed.contains("no"), "{failed}");
 
     site.delete("web").await;

@@ -13,7 +13,13 @@ async fn a_container_runs_logs_answers_exec_and_its_end_is_recorded() {
     let machine = Machine::new("runtime");
     let runtime = machine.runtime().await;
     let uid = "11111111-0000-0000-0000-000000000001".to_owned();
-    let sandbox = SandboxSpec { uid: uid.clone(), name: "p".into(), namespace: "d".into(), hostname: "p".into(), ..Default::default() };
+    let sandbox = SandboxSpec {
+        uid: uid.clone(),
+        name: "p".into(),
+        namespace: "d".into(),
+        hostname: "p".into(),
+        ..Default::default()
+    };
     let state = runtime.start_sandbox(&sandbox).await.expect("sandbox");
     assert_eq!(state.addresses.len(), 1);
     let log = machine.dir().join("pods").join(&uid).join("logs/main/0.log");

@@ -16,7 +16,10 @@ fn object(kind: &str, api: &str, name: &str, body: Value) -> String {
 
 /// What the endpoint controller would write.
 fn slice(service: &str, ips: &[&str]) -> String {
-    let endpoints: Vec<Value> = ips.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}, "nodeName": GATEWAY})).collect();
+    let endpoints: Vec<Value> = ips
+        .iter()
+        .map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}, "nodeName": GATEWAY}))
+        .collect();
     let mut slice = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
         "metadata": {"name": format!("{service}-1"), "labels": {"kubernetes.io/service-name": service}},
         "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}]});
@@ -29,17 +32,40 @@ async fn services_balance_names_resolve_and_node_ports_answer() {
     let server = "mkdir -p /www && hostname > /www/index.html && busybox httpd -f -p 8080 -h /www";
     let mut ips = Vec::new();
     for name in ["one", "two"] {
-        site.create(name, json!({"containers": [{"name": "main", "image": BUSYBOX, "command": ["sh", "-c", server],
-            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}]}))
-            .await;
+        site.create(
+            name,
+            json!({"containers": [{"name": "main", "image": BUSYBOX, "command": ["sh", "-c", server],
+            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}]}),
+        )
+        .await;
         ips.push(site.ready(name).await.status.and_then(|s| s.pod_ip).expect("address"));
     }
     let ports = json!([{"name": "http", "port": 80, "targetPort": 8080, "nodePort": 30777}]);
     let manifests = [
-        object("Service", "v1", "web", json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.77", "ports": ports}})),
-        object("Service", "v1", "sticky", json!({"spec": {"clusterIP": "10.0.0.78", "sessionAffinity": "ClientIP", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}})),
-        object("Service", "v1", "bare", json!({"spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]}})),
-        object("Service", "v1", "empty", json!({"spec": {"clusterIP": "10.0.0.79", "ports": [{"port": 80}]}})),
+        object(
+            "Service",
+            "v1",
+            "web",
+            json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.77", "ports": ports}}),
+        ),
+        object(
+            "Service",
+            "v1",
+            "sticky",
+            json!({"spec": {"clusterIP": "10.0.0.78", "sessionAffinity": "ClientIP", "ports": [{"name": "http", "port": 80, "targetPort": 8080}]}}),
+        ),
+        object(
+            "Service",
+            "v1",
+            "bare",
+            json!({"spec": {"clusterIP": "None", "ports": [{"name": "http", "port": 80}]}}),
+        ),
+        object(
+            "Service",
+            "v1",
+            "empty",
+            json!({"spec": {"clusterIP": "10.0.0.79", "ports": [{"port": 80}]}}),
+        ),
         slice("web", &[&ips[0], &ips[1]]),
         slice("sticky", &[&ips[0], &ips[1]]),
         slice("bare", &[&ips[0]]),
@@ -53,21 +79,45 @@ async fn services_balance_names_resolve_and_node_ports_answer() {
     .await
     .expect("applied");
 
-    site.create("client", json!({"containers": [{"name": "main", "image": BUSYBOX, "command": ["sleep", "1000"]}]})).await;
+    site.create(
+        "client",
+        json!({"containers": [{"name": "main", "image": BUSYBOX, "command": ["sleep", "1000"]}]}),
+    )
+    .await;
     site.ready("client").await;
     let script = |text: &'static str| ["exec", "client", "--", "sh", "-c", text];
     // By name, often enough that each endpoint answers: the chance that one never does is below 1 in 10^8.
-    let all = site.run(&script("for i in $(busybox seq 30); do wget -q -O - http://web; done")).await.expect("by name");
+    let all = site
+        .run(&script("for i in $(busybox seq 30); do wget -q -O - http://web; done"))
+        .await
+        .expect("by name");
     assert!(all.contains("one") && all.contains("two"), "{all}");
-    let sticky = site.run(&script("for i in $(busybox seq 12); do wget -q -O - http://sticky.ns-services.svc.cluster.local; done")).await.expect("sticky");
+    let sticky = site
+        .run(&script(
+            "for i in $(busybox seq 12); do wget -q -O - http://sticky.ns-services.svc.cluster.local; done",
+        ))
+        .await
+        .expect("sticky");
     let first = sticky.lines().next().expect("an answer");
     assert!(sticky.lines().all(|line| line == first), "{sticky}");
-    let bare = site.run(&script("busybox nslookup bare.ns-services.svc.cluster.local")).await.expect("headless");
+    let bare =
+        site.run(&script("busybox nslookup bare.ns-services.svc.cluster.local")).await.expect("headless");
     assert!(bare.contains(&ips[0]), "{bare}");
-    let refused = site.run(&script("busybox nc 10.0.0.79 80 </dev/null")).await.expect_err("no endpoints").to_string();
+    let refused =
+        site.run(&script("busybox nc 10.0.0.79 80 </dev/null")).await.expect_err("no endpoints").to_string();
     assert!(refused.contains("refused"), "{refused}");
     // A pod reaches itself through its own service.
-    let itself = site.run(&["exec", "one", "--", "sh", "-c", "for i in $(busybox seq 20); do wget -q -O - http://web; done"]).await.expect("hairpin");
+    let itself = site
+        .run(&[
+            "exec",
+            "one",
+            "--",
+            "sh",
+            "-c",
+            "for i in $(busybox seq 20); do wget -q -O - http://web; done",
+        ])
+        .await
+        .expect("hairpin");
     assert!(itself.contains("one") && itself.contains("two"), "{itself}");
     // From the node, by node port and by cluster address.
     for url in [format!("{GATEWAY}:30777"), "127.0.0.1:30777".into(), "10.0.0.77:80".into()] {
@@ -77,7 +127,11 @@ async fn services_balance_names_resolve_and_node_ports_answer() {
         };
         let (url, output) = tokio::task::spawn_blocking(fetch).await.expect("ran").expect("busybox");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(text == "one\n" || text == "two\n", "{url}: {text:?} {:?}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            text == "one\n" || text == "two\n",
+            "{url}: {text:?} {:?}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     let id = std::fs::read_to_string(site.machine.dir().join("node.json")).expect("identity");
     let id = serde_json::from_str::<Value>(&id).expect("json")["id"].as_str().expect("id").to_owned();

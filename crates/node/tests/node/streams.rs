@@ -15,9 +15,12 @@ crate::tests![kubectl_reaches_into_a_pod, logs_follow_and_show_the_previous_cont
 async fn kubectl_reaches_into_a_pod() {
     let Some(site) = Site::start("streams").await else { return };
     let script = "mkdir -p /www && echo served > /www/index.html && busybox httpd -f -p 8080 -h /www";
-    site.create("web", json!({"containers": [{"name": "main", "command": ["sh", "-c", script],
-        "readinessProbe": {"httpGet": {"port": 8080, "path": "/"}, "periodSeconds": 1}}]}))
-        .await;
+    site.create(
+        "web",
+        json!({"containers": [{"name": "main", "command": ["sh", "-c", script],
+        "readinessProbe": {"httpGet": {"port": 8080, "path": "/"}, "periodSeconds": 1}}]}),
+    )
+    .await;
     site.ready("web").await;
     let mut programs = vec![Fixture::Kubectl];
     programs.extend(require(&[Fixture::KubectlOld]).then_some(Fixture::KubectlOld));
@@ -25,7 +28,9 @@ async fn kubectl_reaches_into_a_pod() {
         let kubectl = Kubectl::with(program, &upstream().expect("running").kubeconfig);
         let namespace = site.namespace.clone();
         let work = move || {
-            let run = |args: &[&str], input: &str| kubectl.run_with_input(&[&["-n", &namespace], args].concat(), input);
+            let run = |args: &[&str], input: &str| {
+                kubectl.run_with_input(&[&["-n", &namespace], args].concat(), input)
+            };
             assert!(run(&["exec", "web", "--", "echo", "a b"], "").expect("exec").starts_with("a b\n"));
             // kubectl 1.30 complains on stderr about an empty first message of kube-apiserver's.
             let piped = run(&["exec", "-i", "web", "--", "cat"], "through\nthe pipe\n").expect("stdin");
@@ -34,7 +39,8 @@ async fn kubectl_reaches_into_a_pod() {
             assert!(run(&["exec", "-i", "web", "--", "cat"], &big).expect("large").starts_with(&big));
             let failed = run(&["exec", "web", "--", "sh", "-c", "exit 3"], "").expect_err("code").to_string();
             assert!(failed.contains("exit code 3"), "{failed}");
-            let missing = run(&["exec", "web", "--", "no-such-program"], "").expect_err("missing").to_string();
+            let missing =
+                run(&["exec", "web", "--", "no-such-program"], "").expect_err("missing").to_string();
             assert!(missing.contains("executable file not found"), "{missing}");
 
             let folder = tempfile::tempdir().expect("folder");
@@ -55,7 +61,8 @@ async fn kubectl_reaches_into_a_pod() {
             let mut printed = BufReader::new(forward.stdout.take().expect("stdout"));
             printed.read_line(&mut line).expect("line");
             // "Forwarding from 127.0.0.1:41234 -> 8080"
-            let address = line.split_whitespace().nth(2).unwrap_or_else(|| panic!("unexpected: {line:?}")).to_owned();
+            let address =
+                line.split_whitespace().nth(2).unwrap_or_else(|| panic!("unexpected: {line:?}")).to_owned();
             for _ in 0..3 {
                 let mut stream = TcpStream::connect(&address).expect("connect");
                 stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("request");

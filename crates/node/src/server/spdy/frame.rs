@@ -36,12 +36,27 @@ pub(crate) enum FrameError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Frame {
     /// A new stream with its headers (names in lower case).
-    Open { stream: u32, headers: Vec<(String, String)>, fin: bool },
+    Open {
+        stream: u32,
+        headers: Vec<(String, String)>,
+        fin: bool,
+    },
     /// The stream is accepted.
-    Reply { stream: u32 },
-    Data { stream: u32, data: Bytes, fin: bool },
-    Reset { stream: u32, status: u32 },
-    Ping { id: u32 },
+    Reply {
+        stream: u32,
+    },
+    Data {
+        stream: u32,
+        data: Bytes,
+        fin: bool,
+    },
+    Reset {
+        stream: u32,
+        status: u32,
+    },
+    Ping {
+        id: u32,
+    },
     GoAway,
     /// A kind that needs no answer.
     Other,

@@ -19,7 +19,8 @@ use super::websocket::size;
 use super::{Body, text};
 use crate::runtime::ExecRequest;
 
-const REMOTE_COMMAND: &[&str] = &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
+const REMOTE_COMMAND: &[&str] =
+    &["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
 const STREAM_PROTOCOL: &str = "x-stream-protocol-version";
 /// All streams must be open within this time.
 const OPENING: std::time::Duration = std::time::Duration::from_secs(30);
@@ -32,7 +33,10 @@ pub(super) fn asked(request: &Request<Incoming>) -> bool {
 pub(super) fn upgrade(
     mut request: Request<Incoming>,
     known: &[&'static str],
-) -> Result<(Response<Body>, &'static str, impl Future<Output = Option<TokioIo<hyper::upgrade::Upgraded>>> + Send), Response<Body>> {
+) -> Result<
+    (Response<Body>, &'static str, impl Future<Output = Option<TokioIo<hyper::upgrade::Upgraded>>> + Send),
+    Response<Body>,
+> {
     if !asked(&request) {
         return Err(text(StatusCode::BAD_REQUEST, "this needs an upgrade to SPDY/3.1 or a WebSocket"));
     }
@@ -45,9 +49,14 @@ pub(super) fn upgrade(
         .collect();
     let chosen = known.iter().copied().find(|p| offered.iter().any(|o| o == p));
     let Some(protocol) = chosen.or(offered.is_empty().then(|| known[known.len() - 1])) else {
-        let mut response = text(StatusCode::FORBIDDEN, format!("none of the offered protocols {offered:?} is known; known are {known:?}"));
+        let mut response = text(
+            StatusCode::FORBIDDEN,
+            format!("none of the offered protocols {offered:?} is known; known are {known:?}"),
+        );
         for protocol in known {
-            response.headers_mut().append("x-accepted-stream-protocol-versions", HeaderValue::from_static(protocol));
+            response
+                .headers_mut()
+                .append("x-accepted-stream-protocol-versions", HeaderValue::from_static(protocol));
         }
         return Err(response);
     };
@@ -74,7 +83,11 @@ pub(super) fn remote_command<F: Future<Output = ()> + Send + 'static>(
     tokio::spawn(async move {
         let Some(connection) = connection.await else { return };
         let mut spdy = Session::start(connection);
-        let Ok(Some(streams)) = tokio::time::timeout(OPENING, open_streams(&mut spdy, &wants, protocol)).await else { return };
+        let Ok(Some(streams)) =
+            tokio::time::timeout(OPENING, open_streams(&mut spdy, &wants, protocol)).await
+        else {
+            return;
+        };
         let (in_sender, inbound) = mpsc::channel(PIECES);
         let (outbound, out_receiver) = mpsc::channel(PIECES);
         let carried = tokio::spawn(carry(spdy, streams, plain_errors, in_sender, out_receiver));
@@ -92,12 +105,15 @@ async fn open_streams(spdy: &mut Session, wants: &ExecRequest, protocol: &str) -
     expected.extend(wants.stdin.then_some("stdin"));
     expected.extend(wants.stdout.then_some("stdout"));
     expected.extend((wants.stderr && !wants.tty).then_some("stderr"));
-    expected.extend((wants.tty && matches!(protocol, "v3.channel.k8s.io" | "v4.channel.k8s.io")).then_some("resize"));
+    expected.extend(
+        (wants.tty && matches!(protocol, "v3.channel.k8s.io" | "v4.channel.k8s.io")).then_some("resize"),
+    );
     let mut streams = Streams::new();
     while streams.len() < expected.len() {
         match spdy.next().await? {
             Event::Opened { stream, headers } => {
-                let kind = headers.iter().find(|(name, _)| name == "streamtype").map(|(_, value)| value.as_str());
+                let kind =
+                    headers.iter().find(|(name, _)| name == "streamtype").map(|(_, value)| value.as_str());
                 match expected.iter().find(|name| Some(**name) == kind) {
                     Some(name) => drop(streams.insert(name, stream)),
                     None => spdy.reset(stream).await,

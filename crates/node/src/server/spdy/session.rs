@@ -89,7 +89,11 @@ async fn write(mut writer: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<F
     let _ = writer.shutdown().await;
 }
 
-async fn read(mut reader: impl AsyncRead + Unpin, events: mpsc::Sender<Event>, frames: mpsc::WeakSender<Frame>) {
+async fn read(
+    mut reader: impl AsyncRead + Unpin,
+    events: mpsc::Sender<Event>,
+    frames: mpsc::WeakSender<Frame>,
+) {
     let mut decoder = Decoder::new();
     let mut buffer = BytesMut::with_capacity(16 * 1024);
     'connection: loop {
