@@ -153,7 +153,7 @@ mod tests {
     fn a_shared_dependency_goes_with_its_last_user() {
         let (a, b) = (owner("h", "a", "1"), owner("h", "b", "2"));
         assert_eq!(recorded(&[a.clone(), b.clone()]).farewell(&a, &tombstone("h", 1), 1), Farewell::Release);
-        assert_eq!(recorded(&[b.clone()]).farewell(&b, &tombstone("h", 1), 1), Farewell::Delete);
+        assert_eq!(recorded(std::slice::from_ref(&b)).farewell(&b, &tombstone("h", 1), 1), Farewell::Delete);
     }
 
     #[test]

@@ -102,7 +102,10 @@ pub async fn consume(client: &Client, id: &str, now: i64) -> Result<Verdict, Err
         if left == 0 {
             // Whoever used it last still has to fetch the certificate; after that the token is no more.
             let end = jiff::Timestamp::from_second(now + FAREWELL_SECONDS).unwrap_or(jiff::Timestamp::MAX);
-            data.insert("expiration".into(), ByteString(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into_bytes()));
+            data.insert(
+                "expiration".into(),
+                ByteString(end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into_bytes()),
+            );
         }
         let done = api.replace(&name, &PostParams::default(), &secret).await.map(drop);
         match done {

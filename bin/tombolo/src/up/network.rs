@@ -93,16 +93,6 @@ async fn configure_inside(number: u8) -> Result<()> {
     Ok(())
 }
 
-/// Plugs a member's cable in or out.
-pub async fn set_link(number: u8, plugged: bool) -> Result<()> {
-    let handle = connect()?;
-    let cable = index(&handle, &format!("tombolo{number}")).await.context("is the fleet up?")?;
-    let change = LinkUnspec::new_with_index(cable);
-    let change = if plugged { change.up() } else { change.down() };
-    handle.link().change(change.build()).execute().await?;
-    Ok(())
-}
-
 /// Removes what was made; what is gone already is fine.
 pub async fn remove_all() -> Result<()> {
     for name in Namespace::list(PREFIX) {

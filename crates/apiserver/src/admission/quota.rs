@@ -173,11 +173,9 @@ fn usage(resource: &Resource, object: &Value) -> Usage {
         return usage;
     }
     match plural {
-        "pods" => {
-            if !matches!(write::text(object, "/status/phase"), "Succeeded" | "Failed") {
-                usage.insert("pods".into(), one);
-                pod_usage(object, &mut usage);
-            }
+        "pods" if !matches!(write::text(object, "/status/phase"), "Succeeded" | "Failed") => {
+            usage.insert("pods".into(), one);
+            pod_usage(object, &mut usage);
         }
         "services" => {
             usage.insert("services".into(), one);

@@ -125,7 +125,7 @@ async fn service(call: &Call, resource: &Shared) -> Result<Result<Upstream, Conn
     };
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let chosen = match port {
-        Some(wanted) => ports.iter().find(|p| p["name"] == wanted || p["port"].to_string() == wanted),
+        Some(wanted) => ports.iter().find(|p| p["name"] == wanted || p["port"] == wanted),
         None => ports.first(),
     };
     let Some(chosen) = chosen else {

@@ -174,12 +174,18 @@ async fn reviews_answer_for_anybody() {
 #[tokio::test]
 async fn a_node_sees_its_own_pods_and_what_they_use() {
     let client = Client::new().await;
-    client.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await.expect(201);
+    client
+        .post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}}))
+        .await
+        .expect(201);
     for (pod, node, secret) in [("a", "n1", "s1"), ("b", "n2", "s2")] {
         let env = json!([{"secretRef": {"name": secret}}]);
         let object = json!({"metadata": {"name": pod}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i", "envFrom": env}]}});
         client.post("/api/v1/namespaces/default/pods", object).await.expect(201);
-        client.post("/api/v1/namespaces/default/secrets", json!({"metadata": {"name": secret}})).await.expect(201);
+        client
+            .post("/api/v1/namespaces/default/secrets", json!({"metadata": {"name": secret}}))
+            .await
+            .expect(201);
     }
     let node = client.acting("system:node:n1", &["system:nodes"]);
     node.get("/api/v1/pods?fieldSelector=spec.nodeName%3Dn1").await.expect(200);
