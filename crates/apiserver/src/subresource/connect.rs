@@ -125,7 +125,9 @@ async fn service(call: &Call, resource: &Shared) -> Result<Result<Upstream, Conn
     };
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
     let chosen = match port {
-        Some(wanted) => ports.iter().find(|p| p["name"] == wanted || p["port"] == wanted),
+        Some(wanted) => ports
+            .iter()
+            .find(|p| p["name"] == wanted || p["port"].as_u64().is_some_and(|n| wanted.parse() == Ok(n))),
         None => ports.first(),
     };
     let Some(chosen) = chosen else {
