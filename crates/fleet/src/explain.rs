@@ -32,8 +32,11 @@ pub async fn explain(
     };
     let root = as_json(api.get(name).await?, api_version, kind);
     let key = Key::new(api_version, kind, namespace, name);
-    let mut index = Index::new(Default::default(), false, 0, lease_seconds);
     let all = ListParams::default();
+    let leases = all.clone().fields(&format!("metadata.name={}", names::SITE_LEASE));
+    let leases = Api::<Lease>::all(client.clone()).list(&leases).await?.items;
+    let agreed = leases.iter().filter_map(|l| l.spec.as_ref()?.lease_duration_seconds).max();
+    let mut index = Index::new(Default::default(), false, 0, agreed.map_or(lease_seconds, i64::from));
     for group in Api::<SiteGroup>::all(client.clone()).list(&all).await? {
         index.put_group(group);
     }
@@ -47,8 +50,7 @@ pub async fn explain(
         index.put_work(work);
     }
     let now = crate::run::now();
-    let leases = all.fields(&format!("metadata.name={}", names::SITE_LEASE));
-    for lease in Api::<Lease>::all(client.clone()).list(&leases).await? {
+    for lease in leases {
         if let Some(site) = lease.namespace().as_deref().and_then(names::site_of_namespace) {
             let renewed = lease.spec.and_then(|s| s.renew_time).map_or(0, |t| t.0.as_second());
             index.heard(site, renewed, now);

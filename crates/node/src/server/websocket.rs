@@ -9,6 +9,8 @@ use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 use super::remote::{Client, Inbound, Outbound, PIECES};
@@ -214,7 +216,9 @@ async fn carry(
             }
         }
     }
-    let _ = sink.send(Message::Close(None)).await;
+    // Clients take a close without a code for a broken connection.
+    let normal = CloseFrame { code: CloseCode::Normal, reason: "".into() };
+    let _ = sink.send(Message::Close(Some(normal))).await;
     let _ = sink.close().await;
     // Let the client read the last word before the connection goes.
     let drain = async { while let Some(Ok(_)) = source.next().await {} };
