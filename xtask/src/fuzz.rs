@@ -25,30 +25,51 @@ pub struct Args {
     target: Option<String>,
 }
 
+/// How much to try.
+#[derive(Clone, Copy)]
+pub enum Budget {
+    /// For so long, going on from what earlier runs found.
+    Seconds(u32),
+    /// So many inputs, from the seeds alone and always the same ones: a check that tells the same every time.
+    Inputs(u32),
+}
+
 pub fn run(args: &Args) -> Result<()> {
+    let budget = Budget::Seconds(args.seconds);
     match &args.target {
-        Some(target) => one(&fuzzer()?, target, args.seconds),
-        None => all(args.seconds),
+        Some(target) => one(&fuzzer()?, target, budget),
+        None => all(budget),
     }
 }
 
 /// Runs every target in turn and stops at the first finding.
-pub fn all(seconds: u32) -> Result<()> {
+pub fn all(budget: Budget) -> Result<()> {
     let fuzzer = fuzzer()?;
     for target in targets()? {
-        one(&fuzzer, &target, seconds)?;
+        one(&fuzzer, &target, budget)?;
     }
     Ok(())
 }
 
-fn one(fuzzer: &PathBuf, target: &str, seconds: u32) -> Result<()> {
-    println!("fuzz: {target}, {seconds} s");
-    let corpus = cache()?.join("fuzz").join(target);
+fn one(fuzzer: &PathBuf, target: &str, budget: Budget) -> Result<()> {
+    let (corpus, limits) = match budget {
+        Budget::Seconds(seconds) => {
+            println!("fuzz: {target}, {seconds} s");
+            (cache()?.join("fuzz").join(target), vec![format!("-max_total_time={seconds}")])
+        }
+        Budget::Inputs(inputs) => {
+            println!("fuzz: {target}, {inputs} inputs");
+            let scratch = cache()?.join("fuzz-check").join(target);
+            // What an earlier check kept would make this one different.
+            let _ = fs::remove_dir_all(&scratch);
+            (scratch, vec![format!("-runs={inputs}"), "-seed=1".to_owned()])
+        }
+    };
     fs::create_dir_all(&corpus)?;
     let mut command = Command::new(fuzzer);
     command.current_dir(root()).args(["fuzz", "run", "--fuzz-dir", "fuzz", "--sanitizer", "none", target]);
     command.arg(corpus).arg(root().join("fuzz/seeds").join(target)).arg("--");
-    command.arg(format!("-max_total_time={seconds}"));
+    command.args(limits);
     command.arg(format!("-timeout={SECONDS_PER_INPUT}"));
     command.arg(format!("-rss_limit_mb={MEMORY_MB}"));
     command.args(["-max_len=65536", "-print_final_stats=1", "-verbosity=0"]);
