@@ -21,13 +21,16 @@ pub struct Args {
     /// How long to run each target
     #[arg(long, default_value_t = 60)]
     seconds: u32,
+    /// Instead, try so many inputs of each target, the same ones every time
+    #[arg(long, value_name = "N")]
+    inputs: Option<u32>,
     /// Only this target
     target: Option<String>,
 }
 
 /// How much to try.
 #[derive(Clone, Copy)]
-pub enum Budget {
+enum Budget {
     /// For so long, going on from what earlier runs found.
     Seconds(u32),
     /// So many inputs, from the seeds alone and always the same ones: a check that tells the same every time.
@@ -35,7 +38,7 @@ pub enum Budget {
 }
 
 pub fn run(args: &Args) -> Result<()> {
-    let budget = Budget::Seconds(args.seconds);
+    let budget = args.inputs.map_or(Budget::Seconds(args.seconds), Budget::Inputs);
     match &args.target {
         Some(target) => one(&fuzzer()?, target, budget),
         None => all(budget),
@@ -43,7 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Runs every target in turn and stops at the first finding.
-pub fn all(budget: Budget) -> Result<()> {
+fn all(budget: Budget) -> Result<()> {
     let fuzzer = fuzzer()?;
     for target in targets()? {
         one(&fuzzer, &target, budget)?;

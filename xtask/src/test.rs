@@ -3,11 +3,7 @@
 use anyhow::Result;
 
 use crate::fixtures::{self, Fixtures};
-use crate::fuzz;
 use crate::run::{cargo, check, in_ci};
-
-/// Inputs per fuzz target in the test run; `cargo xtask fuzz` goes on for longer.
-const FUZZ_INPUTS: u32 = 20_000;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -49,11 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(filter) = &args.filter {
         command.arg("--").arg(filter);
     }
-    check(&mut command)?;
-    if args.filter.is_none() {
-        fuzz::all(fuzz::Budget::Inputs(FUZZ_INPUTS))?;
-    }
-    Ok(())
+    check(&mut command)
 }
 
 fn environment(fixtures: &Fixtures) -> impl Iterator<Item = (&'static str, &std::path::Path)> {
