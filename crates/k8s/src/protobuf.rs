@@ -199,6 +199,8 @@ impl Decoder {
             }
         }
         let value = match found {
+            // Bytes of a map are empty rather than absent when the entry has no value.
+            Some(Value::Null) | None if matches!(shape, Shape::Bytes) => Value::String(String::new()),
             Some(Value::Null) | None => zero::zero_of(shape),
             Some(value) => value,
         };
