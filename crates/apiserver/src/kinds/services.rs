@@ -260,6 +260,9 @@ async fn fill(
     Ok(())
 }
 
+/// A claim younger than this may belong to a request that is under way.
+const CLAIM_SECONDS: i64 = 60;
+
 /// Store keys of claims made for a write that is not yet done.
 #[derive(Default)]
 struct Claims(Vec<String>);
@@ -389,8 +392,9 @@ fn address_claim(app: &App, address: &str, owner: &str) -> Bytes {
     row.expect("the tables hold IPAddress").encode(&object)
 }
 
+/// Who claims a port, and since when.
 fn port_claim(owner: &str) -> Bytes {
-    Bytes::from(owner.to_owned())
+    Bytes::from(format!("{owner}\n{}", jiff::Timestamp::now().as_second()))
 }
 
 /// Whether the claim is now ours. One that belongs to a Service that does not hold it is taken over.
@@ -437,7 +441,8 @@ async fn claim(
 
 fn holder(app: &App, key: &str, value: &[u8]) -> String {
     if key.starts_with(PORTS) {
-        return String::from_utf8_lossy(value).into_owned();
+        let text = String::from_utf8_lossy(value);
+        return text.split('\n').next().unwrap_or_default().to_owned();
     }
     let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
     let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
@@ -450,13 +455,19 @@ fn holder(app: &App, key: &str, value: &[u8]) -> String {
 }
 
 fn is_old(app: &App, key: &str, value: &[u8]) -> bool {
-    if key.starts_with(PORTS) {
-        return true;
-    }
-    let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
-    let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
-    let made = write::text(&object, "/metadata/creationTimestamp").parse::<jiff::Timestamp>();
-    made.is_ok_and(|t| t.as_second() + 60 < jiff::Timestamp::now().as_second())
+    let now = jiff::Timestamp::now().as_second();
+    let made = if key.starts_with(PORTS) {
+        let text = String::from_utf8_lossy(value);
+        text.split_once('\n').and_then(|(_, made)| made.parse::<i64>().ok())
+    } else {
+        let row = app.registry.built_in.find("networking.k8s.io", "v1", "ipaddresses");
+        let object = row.expect("the tables hold IPAddress").decode(value, 0).unwrap_or_default();
+        write::text(&object, "/metadata/creationTimestamp")
+            .parse::<jiff::Timestamp>()
+            .ok()
+            .map(|t| t.as_second())
+    };
+    made.is_some_and(|made| made + CLAIM_SECONDS < now)
 }
 
 async fn holds(app: &App, key: &str, holder: &str) -> Result<bool> {
