@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
+use rtnetlink::LinkUnspec;
 
 const FOLDER: &str = "/run/netns";
 
@@ -22,12 +23,14 @@ pub enum NamespaceError {
     System { what: &'static str, name: String, source: nix::Error },
     #[error("cannot {what} {}", path.display())]
     File { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("cannot bring up loopback in network namespace {name:?}")]
+    Loopback { name: String, source: Box<dyn std::error::Error + Send + Sync> },
     #[error("the thread in network namespace {0:?} panicked")]
     Panicked(String),
 }
 
 impl Namespace {
-    /// Makes a new, empty namespace. One of the same name is replaced.
+    /// Makes a new namespace with nothing but loopback in it. One of the same name is replaced.
     pub fn create(name: &str) -> Result<Self, NamespaceError> {
         let path = path_of(name);
         if path.exists() {
@@ -46,7 +49,9 @@ impl Namespace {
             let _ = fs::remove_file(path_of(name));
             return Err(NamespaceError::System { what: "create", name: name.to_owned(), source });
         }
-        Ok(Self { name: name.to_owned(), kept: false })
+        let this = Self { name: name.to_owned(), kept: false };
+        this.run(loopback)?.map_err(|source| NamespaceError::Loopback { name: name.to_owned(), source })?;
+        Ok(this)
     }
 
     pub fn name(&self) -> &str {
@@ -103,6 +108,20 @@ pub fn enter(name: &str) -> Result<(), NamespaceError> {
         what: "enter",
         name: name.to_owned(),
         source,
+    })
+}
+
+/// Loopback is the first link of every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Brings up loopback in the calling thread's namespace: without it a host cannot even reach its own addresses.
+fn loopback() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        handle.link().change(LinkUnspec::new_with_index(LOOPBACK).up().build()).execute().await?;
+        Ok(())
     })
 }
 

@@ -35,6 +35,7 @@ struct Shared {
     queue: Mutex<BinaryHeap<Packet>>,
     arrived: Condvar,
     serial: AtomicU64,
+    carried: AtomicU64,
     ended: std::sync::atomic::AtomicBool,
 }
 
@@ -62,6 +63,7 @@ impl Relay {
             queue: Mutex::default(),
             arrived: Condvar::new(),
             serial: AtomicU64::new(0),
+            carried: AtomicU64::new(0),
             ended: false.into(),
         });
         let clock = shared.clone();
@@ -97,6 +99,11 @@ impl Relay {
     /// How the link between two hosts behaves from now on. Packets in flight are not touched, unless it is cut.
     pub fn set(&self, a: Ipv4Addr, b: Ipv4Addr, link: Link) {
         self.shared.links.lock().between.insert(ordered(a, b), link);
+    }
+
+    /// Bytes of IP packets that hosts have sent so far, those that were lost included.
+    pub fn carried(&self) -> u64 {
+        self.shared.carried.load(Ordering::Relaxed)
     }
 
     /// Cuts or mends all links of one host.
@@ -150,6 +157,7 @@ impl Shared {
                 return;
             }
             let Some((from, to)) = addresses(&buffer[..length]) else { continue };
+            self.carried.fetch_add(length as u64, Ordering::Relaxed);
             let link = {
                 let mut links = self.links.lock();
                 let link = links.get(from, to);
