@@ -63,6 +63,15 @@ const CONTROL_BYTE: u8 = b'c';
 const BULK_BYTE: u8 = b'b';
 const HEARTBEAT_BYTE: u8 = b'h';
 
+/// Of a QUIC stream: the highest is sent first.
+fn priority(byte: u8) -> i32 {
+    match byte {
+        HEARTBEAT_BYTE => 2,
+        CONTROL_BYTE => 1,
+        _ => 0,
+    }
+}
+
 impl Connection {
     /// Over QUIC. The dialer is the end that opens the heartbeat; `interval` counts at the acceptor, which tells the dialer.
     pub fn over_quic(connection: quinn::Connection, dialer: bool, interval: Duration) -> Self {
@@ -77,9 +86,16 @@ impl Connection {
                     () = accept.inner.closing.cancelled() => return,
                 };
                 match accepted {
-                    Ok((send, recv)) => {
-                        let io = crate::quic::stream(send, recv);
-                        tokio::spawn(accept.clone().sort(io, queue.clone(), interval));
+                    Ok((send, mut recv)) => {
+                        let (accept, queue) = (accept.clone(), queue.clone());
+                        tokio::spawn(async move {
+                            // What flows back on the stream has the class that its opener gave it.
+                            let Ok(Ok(byte)) = tokio::time::timeout(CLASS_WAIT, recv.read_u8()).await else {
+                                return;
+                            };
+                            drop(send.set_priority(priority(byte)));
+                            accept.hand_on(byte, crate::quic::stream(send, recv), queue, interval).await;
+                        });
                     }
                     Err(error) => return accept.close_because(&describe(&error)),
                 }
@@ -174,15 +190,20 @@ impl Connection {
 
     /// Reads what class an accepted stream is, and hands it on.
     async fn sort(self, mut io: BoxIo, queue: mpsc::Sender<(Class, BoxIo)>, interval: Duration) {
-        let class = match tokio::time::timeout(CLASS_WAIT, io.read_u8()).await {
-            Ok(Ok(CONTROL_BYTE)) => Class::Control,
-            Ok(Ok(BULK_BYTE)) => Class::Bulk,
-            Ok(Ok(HEARTBEAT_BYTE)) => {
+        if let Ok(Ok(byte)) = tokio::time::timeout(CLASS_WAIT, io.read_u8()).await {
+            self.hand_on(byte, io, queue, interval).await;
+        }
+    }
+
+    async fn hand_on(self, byte: u8, io: BoxIo, queue: mpsc::Sender<(Class, BoxIo)>, interval: Duration) {
+        let class = match byte {
+            CONTROL_BYTE => Class::Control,
+            BULK_BYTE => Class::Bulk,
+            HEARTBEAT_BYTE => {
                 let why = heartbeat::acceptor(io, interval, &self.inner.beat, &self.inner.closing).await;
                 return self.close_because(&why);
             }
-            Ok(Ok(other)) => return tracing::warn!(byte = other, "a stream of an unknown class was dropped"),
-            Ok(Err(_)) | Err(_) => return,
+            other => return tracing::warn!(byte = other, "a stream of an unknown class was dropped"),
         };
         if queue.try_send((class, io)).is_err() {
             tracing::warn!("a stream was reset: {ACCEPT_QUEUE} are waiting already");
@@ -202,12 +223,7 @@ impl Connection {
             Carrier::Quic(connection) => {
                 let (send, recv) =
                     connection.open_bi().await.map_err(|error| TunnelError::Closed(describe(&error)))?;
-                let priority = match byte {
-                    HEARTBEAT_BYTE => 2,
-                    CONTROL_BYTE => 1,
-                    _ => 0,
-                };
-                drop(send.set_priority(priority));
+                drop(send.set_priority(priority(byte)));
                 crate::quic::stream(send, recv)
             }
             Carrier::Mux { bulk, .. } if byte == BULK_BYTE => bulk_half(bulk).await?.open().await?,

@@ -19,6 +19,7 @@
 
 mod backoff;
 mod client;
+mod congestion;
 mod connection;
 pub mod dial;
 mod forward;

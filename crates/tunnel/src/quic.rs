@@ -29,6 +29,7 @@ fn transport(streams: u32) -> Arc<TransportConfig> {
     // Path probing costs bytes on idle links.
     config.mtu_discovery_config(None);
     config.initial_rtt(Duration::from_millis(100));
+    config.congestion_controller_factory(Arc::new(crate::congestion::Factory));
     Arc::new(config)
 }
 
