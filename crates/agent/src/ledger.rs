@@ -2,6 +2,10 @@
 //!
 //! For every Work it holds the last spec heard from the hub (so that the site can act on it while cut off), the status as
 //! it should be at the hub, and the status the hub is known to have. The difference is what there is to report.
+//!
+//! Reports do not wait for each other: over a slow link the answer to one comes long after the next change. Each is the
+//! difference to what the hub has when those before it have arrived. Should they arrive in another order, their answers
+//! tell (by revision), the ledger knows what came of it, and the rest is reported again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -9,7 +13,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
 
-use crate::difference::merge_patch;
+use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
 use crate::owners::Owner;
 
 /// An object at the site.
@@ -28,10 +32,26 @@ pub struct Entry {
     pub spec: Arc<WorkSpec>,
     /// What the hub should show.
     pub status: WorkStatus,
-    /// What the hub is known to show.
+    /// What the hub is known to show when nothing is under way.
     acked: Value,
-    sending: bool,
+    /// What the hub shows once all that is under way has arrived in order.
+    sent: Value,
+    /// Reports under way, in the order they were sent.
+    flights: Vec<Flight>,
+    /// Nobody knows what became of earlier reports: the next one says everything.
+    uncertain: bool,
 }
+
+#[derive(Clone, Debug)]
+struct Flight {
+    id: u64,
+    patch: Value,
+    /// Revision of the answer.
+    landed: Option<u64>,
+}
+
+/// Reports of one Work under way at once; further changes wait, and then travel together.
+const FLIGHTS: usize = 8;
 
 /// How an attempt to apply ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,14 +71,15 @@ pub struct Ledger {
     /// Object to the Works that name it, as root or as dependency.
     named: HashMap<Key, BTreeSet<String>>,
     changed: BTreeSet<String>,
+    serial: u64,
 }
 
 /// One status to send.
 pub struct Report {
     pub work: String,
+    /// To be handed back with [`Ledger::landed`].
+    pub id: u64,
     pub patch: Value,
-    /// To be handed back with [`Ledger::acked`].
-    pub sent: Value,
 }
 
 impl Key {
@@ -85,7 +106,7 @@ impl Ledger {
         let name = work.metadata.name.clone().unwrap_or_default();
         let uid = work.metadata.uid.clone().unwrap_or_default();
         let generation = work.metadata.generation.unwrap_or_default();
-        let known = work.status.as_ref().map_or(Value::Null, |s| json!(s));
+        let known = work.status.as_ref().map_or_else(|| json!({}), |s| without_nulls(json!(s)));
         if let Some(entry) = self.works.get_mut(&name)
             && entry.uid == uid
         {
@@ -102,8 +123,10 @@ impl Ledger {
                 generation,
                 spec: Arc::new(work.spec.clone()),
                 status: work.status.clone().unwrap_or_default(),
-                acked: known,
-                sending: false,
+                acked: known.clone(),
+                sent: known,
+                flights: Vec::new(),
+                uncertain: false,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
                 self.unname(&name, &old.spec);
@@ -264,12 +287,12 @@ impl Ledger {
         }
     }
 
-    /// Up to `most` reports of Works that have none under way. Changes made meanwhile wait, and then travel together.
+    /// Up to `most` reports, each the difference to all that was sent before.
     pub fn reports(&mut self, most: usize) -> Vec<Report> {
         let ready: Vec<String> = self
             .changed
             .iter()
-            .filter(|w| self.works.get(*w).is_some_and(|e| !e.sending))
+            .filter(|w| self.works.get(*w).is_none_or(|e| e.flights.len() < FLIGHTS))
             .take(most)
             .cloned()
             .collect();
@@ -277,32 +300,53 @@ impl Ledger {
         for work in ready {
             self.changed.remove(&work);
             let Some(entry) = self.works.get_mut(&work) else { continue };
-            let sent = json!(entry.status);
-            let from = if entry.acked.is_null() { json!({}) } else { entry.acked.clone() };
-            if let Some(patch) = merge_patch(&from, &sent) {
-                entry.sending = true;
-                reports.push(Report { work, patch: json!({ "status": patch }), sent });
-            }
+            let now = without_nulls(json!(entry.status));
+            let patch = if std::mem::take(&mut entry.uncertain) {
+                Some(rewrite(&entry.sent, &now))
+            } else {
+                merge_patch(&entry.sent, &now)
+            };
+            let Some(patch) = patch else { continue };
+            self.serial += 1;
+            entry.sent = now;
+            entry.flights.push(Flight { id: self.serial, patch: patch.clone(), landed: None });
+            reports.push(Report { work, id: self.serial, patch: json!({ "status": patch }) });
         }
         reports
     }
 
-    /// The hub has it (`Some`), or may not have it (`None`: it is sent again, whole).
-    pub fn acked(&mut self, work: &str, sent: Option<Value>) {
+    /// The hub answered: with the revision at which it took the report, or (0) that it never will.
+    pub fn landed(&mut self, work: &str, id: u64, revision: u64) {
         let Some(entry) = self.works.get_mut(work) else { return };
-        entry.sending = false;
-        match sent {
-            Some(sent) => entry.acked = sent,
-            None => drop(self.changed.insert(work.to_owned())),
+        let Some(flight) = entry.flights.iter_mut().find(|f| f.id == id) else { return };
+        flight.landed = Some(revision);
+        if entry.flights.iter().any(|f| f.landed.is_none()) {
+            return;
+        }
+        let mut flights = std::mem::take(&mut entry.flights);
+        flights.sort_by_key(|f| f.landed);
+        for flight in &flights {
+            apply(&mut entry.acked, &flight.patch);
+        }
+        if entry.acked != entry.sent {
+            entry.sent = entry.acked.clone();
+            self.changed.insert(work.to_owned());
         }
     }
 
-    /// After a reconnect: what was under way is uncertain.
+    /// After a reconnect: what was under way may have arrived or not.
     pub fn reconnected(&mut self) {
         for (name, entry) in &mut self.works {
-            if std::mem::take(&mut entry.sending) {
-                self.changed.insert(name.clone());
+            let flights = std::mem::take(&mut entry.flights);
+            if flights.is_empty() {
+                continue;
             }
+            for flight in &flights {
+                widen(&mut entry.acked, &flight.patch);
+            }
+            entry.sent = entry.acked.clone();
+            entry.uncertain = true;
+            self.changed.insert(name.clone());
         }
     }
 }

@@ -26,7 +26,7 @@ fn a_report_that_echoes_back_is_no_news_and_a_new_generation_is() {
 }
 
 #[test]
-fn changes_during_a_report_travel_together_in_the_next_one() {
+fn a_change_does_not_wait_for_the_answer_to_an_earlier_report() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     ledger.see_pod("a", "p1", Some(pod(false)));
@@ -34,23 +34,69 @@ fn changes_during_a_report_travel_together_in_the_next_one() {
     assert_eq!(first.patch["status"]["pods"]["p1"]["ready"], false);
     ledger.see_pod("a", "p1", Some(pod(true)));
     ledger.see_pod("a", "p2", Some(pod(true)));
-    assert!(ledger.reports(10).is_empty(), "one is under way");
-    ledger.acked("a", Some(first.sent));
     let second = ledger.reports(10).pop().expect("the rest");
     assert_eq!(second.patch["status"]["pods"]["p1"], json!({"ready": true}));
     assert_eq!(second.patch["status"]["pods"]["p2"]["ready"], true);
-    ledger.acked("a", Some(second.sent));
+    ledger.landed("a", first.id, 7);
+    ledger.landed("a", second.id, 8);
     assert!(ledger.reports(10).is_empty());
 }
 
 #[test]
-fn a_report_that_may_be_lost_is_sent_again() {
+fn reports_that_arrived_in_another_order_are_put_right() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
+    ledger.see_pod("a", "p", Some(pod(false)));
+    let first = ledger.reports(10).pop().expect("one");
     ledger.see_pod("a", "p", Some(pod(true)));
+    let second = ledger.reports(10).pop().expect("another");
+    // The hub took the second before the first, and now shows the pod as not ready.
+    ledger.landed("a", second.id, 7);
+    ledger.landed("a", first.id, 8);
+    let third = ledger.reports(10).pop().expect("the correction");
+    assert_eq!(third.patch, json!({"status": {"pods": {"p": {"ready": true}}}}));
+    ledger.landed("a", third.id, 9);
+    assert!(ledger.reports(10).is_empty());
+}
+
+#[test]
+fn many_changes_of_one_work_travel_together_once_enough_are_under_way() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let mut flights = Vec::new();
+    for n in 0..3 * FLIGHTS {
+        ledger.see_pod("a", &format!("p{n}"), Some(pod(true)));
+        flights.extend(ledger.reports(10));
+    }
+    assert_eq!(flights.len(), FLIGHTS);
+    for (n, flight) in flights.iter().enumerate() {
+        ledger.landed("a", flight.id, n as u64);
+    }
+    let rest = ledger.reports(10).pop().expect("the rest");
+    assert_eq!(rest.patch["status"]["pods"].as_object().map(serde_json::Map::len), Some(2 * FLIGHTS));
+}
+
+#[test]
+fn after_a_cut_a_report_that_may_be_lost_is_made_good_whether_or_not_it_arrived() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    ledger.see_pod("a", "gone", Some(pod(true)));
+    ledger.see_pod("a", "stays", Some(pod(true)));
     let lost = ledger.reports(10).pop().expect("one");
+    ledger.see_pod("a", "gone", None);
     ledger.reconnected();
-    assert_eq!(ledger.reports(10).pop().expect("again").patch, lost.patch);
+    let again = ledger.reports(10).pop().expect("again");
+    for arrived in [false, true] {
+        let mut hub = json!({});
+        if arrived {
+            apply(&mut hub, &lost.patch);
+        }
+        apply(&mut hub, &again.patch);
+        assert_eq!(hub["status"]["pods"].get("gone"), None, "arrived: {arrived}");
+        assert_eq!(hub["status"]["pods"]["stays"]["ready"], true);
+    }
+    ledger.landed("a", again.id, 3);
+    assert!(ledger.reports(10).is_empty());
 }
 
 #[test]

@@ -1,9 +1,10 @@
-//! Status on its way to the hub: at once, and coalesced while one report per Work is under way.
+//! Status on its way to the hub: at once, without waiting for the answers to what was sent before.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use kube::api::{Api, Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -12,49 +13,51 @@ use tombolo_api::{Site, SiteStatus, Work, names};
 use crate::difference::merge_patch;
 use crate::observe::Shared;
 
-/// Reports under way at once, over all Works.
-const AT_ONCE: usize = 32;
+/// Reports under way at once, over all Works; below the number of streams that the hub accepts.
+const AT_ONCE: usize = 128;
 /// Capacity changes with every pod; the hub hears of it at most this often.
 const SITE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Sends reports until the hub does not answer.
 pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
-    let api: Api<Work> = Api::namespaced(hub, &names::site_namespace(&site));
+    let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(&site));
+    let url = api.resource_url().to_owned();
     shared.ledger.lock().reconnected();
     let mut sending = JoinSet::new();
     loop {
         let reports = shared.ledger.lock().reports(AT_ONCE - sending.len().min(AT_ONCE));
         for report in reports {
-            let api = api.clone();
-            sending.spawn(async move {
-                let done = api
-                    .patch_status(&report.work, &PatchParams::default(), &Patch::Merge(&report.patch))
-                    .await;
-                (report, done.map(drop))
-            });
+            let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);
+            sending.spawn(async move { (report.work, report.id, sent.await) });
         }
         tokio::select! {
             () = shared.report.notified(), if sending.len() < AT_ONCE => {}
             Some(done) = sending.join_next(), if !sending.is_empty() => {
-                let Ok((report, result)) = done else { continue };
+                let Ok((work, id, result)) = done else { continue };
                 match result {
-                    Ok(()) => shared.ledger.lock().acked(&report.work, Some(report.sent)),
+                    Ok(revision) => shared.ledger.lock().landed(&work, id, revision),
                     // The Work is gone meanwhile; the watch says so too.
                     Err(Error::Api(status)) if status.code == 404 => {
-                        shared.ledger.lock().acked(&report.work, Some(report.sent));
+                        shared.ledger.lock().landed(&work, id, 0);
                     }
                     Err(Error::Api(status)) if status.code >= 400 && status.code < 500 && status.code != 429 => {
-                        tracing::warn!(work = report.work, reason = status.message, "the hub does not take a status");
-                        shared.ledger.lock().acked(&report.work, Some(report.sent));
+                        tracing::warn!(work, reason = status.message, "the hub does not take a status");
+                        shared.ledger.lock().landed(&work, id, 0);
                     }
-                    Err(error) => {
-                        shared.ledger.lock().acked(&report.work, None);
-                        return error;
-                    }
+                    Err(error) => return error,
                 }
             }
         }
     }
+}
+
+/// Patches a status and gives the revision. The answer is asked for as metadata only: the rest is known here already.
+async fn send(hub: Client, url: String, patch: Value) -> Result<u64, Error> {
+    let request = Request::new(url)
+        .patch_metadata("status", &PatchParams::default(), &Patch::Merge(&patch))
+        .map_err(Error::BuildRequest)?;
+    let answer: PartialObjectMeta<Work> = hub.request(request).await?;
+    Ok(answer.metadata.resource_version.and_then(|v| v.parse().ok()).unwrap_or(0))
 }
 
 /// What only the agent knows of the site; the hub's own fields (conditions, latency) are left alone.
