@@ -1,3 +1,4 @@
 //! What black-box tests share. The tests themselves live in `tests/`.
 
 pub mod soak;
+pub mod wan;
