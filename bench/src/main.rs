@@ -2,9 +2,12 @@
 
 mod api;
 mod contestant;
+mod hub;
 mod load;
 mod procfs;
 mod report;
+mod sites;
+mod wan;
 
 use clap::{Parser, Subcommand};
 
@@ -19,10 +22,20 @@ struct Cli {
 enum Scenario {
     /// The API server alone: start, memory, creates, lists, watches
     Api(api::Args),
+    /// The hub: against direct use of a cluster, the agent's cost, a thousand sites
+    Hub(hub::Args),
+    /// Many sites in one process, as a load on a hub
+    #[command(hide = true)]
+    Sites(sites::Args),
+    /// Hub and site with a wide area network between them
+    Wan(wan::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().scenario {
         Scenario::Api(args) => api::run(&args),
+        Scenario::Hub(args) => hub::run(&args),
+        Scenario::Sites(args) => sites::run(args),
+        Scenario::Wan(args) => wan::run(&args),
     }
 }

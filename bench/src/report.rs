@@ -59,6 +59,68 @@ pub fn write(name: &str, note: &str, rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
+/// One measured quantity that has a goal of its own instead of an opponent.
+#[derive(Serialize)]
+pub struct Figure {
+    pub what: String,
+    pub unit: &'static str,
+    /// All that was measured; the median counts.
+    pub values: Vec<f64>,
+    pub goal: Option<Goal>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Figure {
+    pub fn new(what: impl Into<String>, unit: &'static str, values: Vec<f64>, goal: Option<Goal>) -> Self {
+        Self { what: what.into(), unit, values, goal }
+    }
+
+    fn verdict(&self) -> (String, &'static str) {
+        let median = median(&self.values);
+        match self.goal {
+            None => ("shown only".into(), ""),
+            Some(Goal::AtMost(most)) => {
+                (format!("<= {most} {}", self.unit), if median <= most { "yes" } else { "no" })
+            }
+            Some(Goal::AtLeast(least)) => {
+                (format!(">= {least} {}", self.unit), if median >= least { "yes" } else { "no" })
+            }
+        }
+    }
+}
+
+pub fn figures_table(figures: &[Figure]) -> String {
+    let mut out = String::from("| what | median | all runs | goal | met |\n|---|---|---|---|---|\n");
+    for figure in figures {
+        let all: Vec<_> = figure.values.iter().map(|v| format!("{v:.2}")).collect();
+        let (goal, met) = figure.verdict();
+        let median = median(&figure.values);
+        let _ = writeln!(
+            out,
+            "| {} | {median:.2} {} | {} | {goal} | {met} |",
+            figure.what,
+            figure.unit,
+            if all.len() > 12 { format!("{} runs", all.len()) } else { all.join(", ") }
+        );
+    }
+    out
+}
+
+/// Writes `bench/<name>.md` and `bench/<name>.json`.
+pub fn write_figures(name: &str, note: &str, figures: &[Figure]) -> Result<()> {
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let table = figures_table(figures);
+    println!("{table}");
+    fs::write(dir.join(format!("{name}.md")), format!("# {name}\n\n{note}\n\n{table}"))?;
+    fs::write(dir.join(format!("{name}.json")), serde_json::to_vec_pretty(figures)?)?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
