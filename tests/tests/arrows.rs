@@ -15,7 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("agent", &["api", "tunnel"]),
     ("net", &["api"]),
     ("node", &["api", "net"]),
-    ("testkit", &[]),
+    ("testkit", &["wan"]),
     ("wan", &[]),
 ];
 

@@ -13,7 +13,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
 use crate::commands::{
-    agent, backup, completion, explain, hub, image, join, node, place, serve, site, sites, token,
+    agent, backup, completion, explain, hub, image, join, node, place, serve, site, sites, token, wipe,
 };
 
 /// One Kubernetes API from cloud to edge
@@ -44,6 +44,8 @@ enum Command {
     Image(image::Args),
     Backup(backup::BackupArgs),
     Restore(backup::RestoreArgs),
+    #[command(hide = true)]
+    Wipe(wipe::Args),
     Completion(completion::Args),
 }
 
@@ -92,6 +94,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Image(args) => image::run(args).await,
             Command::Backup(args) => backup::backup(args).await,
             Command::Restore(args) => backup::restore(&args),
+            Command::Wipe(args) => wipe::run(args).await,
             Command::Completion(args) => {
                 completion::run(&args, Cli::command());
                 Ok(())
@@ -108,6 +111,7 @@ impl Command {
             Self::Site(args) => args.start.netns.as_deref(),
             Self::Hub(args) => args.start.netns.as_deref(),
             Self::Node(args) => args.netns.as_deref(),
+            Self::Wipe(args) => args.netns.as_deref(),
             _ => None,
         }
     }

@@ -201,6 +201,13 @@ impl Ledger {
         self.works.values().filter_map(|e| Some(e.spec.lease.as_ref()?.seconds)).max()
     }
 
+    /// Is the removal of a workload that may run at most once still under way?
+    pub fn fences_pending(&self) -> bool {
+        let removed =
+            |e: &Entry| e.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True");
+        self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !removed(e))
+    }
+
     /// Works that name the object, as root or as dependency.
     pub fn works_with(&self, key: &Key) -> Vec<String> {
         self.named.get(key).into_iter().flatten().cloned().collect()

@@ -7,13 +7,15 @@ use tombolo_api::{NodeShape, Offer, Site};
 /// Shapes per offer; smaller ones are left out, so that no more is promised than there is.
 const SHAPES: usize = 32;
 
-/// Ready sites of the hub below, grouped by where they are.
-pub fn offers(sites: &[Site]) -> Vec<Offer> {
+/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it.
+pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
     let mut groups: BTreeMap<String, Offer> = BTreeMap::new();
-    for site in sites.iter().filter(|s| s.is_ready() && !s.spec.unschedulable) {
+    let back = |hubs: &[String]| hubs.iter().any(|hub| hub == to);
+    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !back(&s.spec.hubs);
+    for site in sites.iter().filter(open) {
         let status = site.status.clone().unwrap_or_default();
         // A hub below the hub below has its own offers; they pass through.
-        let parts = if status.offers.is_empty() {
+        let parts = if site.spec.hubs.is_empty() {
             let location = site.spec.location.clone();
             vec![Offer {
                 tier: site.spec.tier,
@@ -21,17 +23,22 @@ pub fn offers(sites: &[Site]) -> Vec<Offer> {
                 provider: site.spec.provider.clone(),
                 sites: 1,
                 shapes: status.shapes,
+                hubs: Vec::new(),
             }]
         } else {
             status.offers
         };
-        for part in parts {
+        for mut part in parts.into_iter().filter(|part| !back(&part.hubs)) {
+            part.hubs.extend(site.spec.hubs.iter().cloned());
+            part.hubs.sort();
+            part.hubs.dedup();
             let place = (
                 &part.tier,
                 &part.location.region,
                 &part.location.zone,
                 &part.location.jurisdiction,
                 &part.provider,
+                &part.hubs,
             );
             let offer = groups.entry(format!("{place:?}")).or_insert_with(|| Offer {
                 sites: 0,
@@ -88,14 +95,31 @@ mod tests {
 
     #[test]
     fn sites_of_one_place_are_offered_together_and_lost_ones_not_at_all() {
-        let offers = offers(&[
-            site("a", "1", "True"),
-            site("a", "1", "True"),
-            site("b", "2", "True"),
-            site("b", "9", "False"),
-        ]);
+        let offers = offers(
+            &[
+                site("a", "1", "True"),
+                site("a", "1", "True"),
+                site("b", "2", "True"),
+                site("b", "9", "False"),
+            ],
+            "above",
+        );
         let found: Vec<(i64, i64)> =
             offers.iter().map(|o| (o.sites, o.shapes.iter().map(|s| s.count).sum())).collect();
         assert_eq!(found, [(2, 4), (1, 2)]);
+    }
+
+    #[test]
+    fn what_came_from_a_hub_is_not_offered_back_to_it() {
+        let below = |hubs: &[&str]| {
+            let mut site = site("a", "1", "True");
+            site.spec.hubs = vec!["below".into()];
+            let hubs = hubs.iter().map(|h| (*h).to_owned()).collect();
+            site.status.get_or_insert_default().offers = vec![Offer { sites: 1, hubs, ..Default::default() }];
+            site
+        };
+        assert_eq!(offers(&[below(&[])], "below"), []);
+        assert_eq!(offers(&[below(&["above"])], "above"), []);
+        assert_eq!(offers(&[below(&["deep"])], "above")[0].hubs, ["below", "deep"]);
     }
 }

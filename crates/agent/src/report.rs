@@ -76,7 +76,7 @@ pub async fn site_status(
         status.agent = Some(env!("CARGO_PKG_VERSION").into());
         status.hub_epoch = Some(epoch());
         shared.capacity.lock().fill(&mut status);
-        status.offers = crate::offers::offers(&shared.below.lock());
+        status.offers = crate::offers::offers(&shared.below.lock(), &shared.applier.hub);
         status.orphans = shared.orphans();
         let now = ours(&status);
         if let Some(patch) = merge_patch(&sent, &now) {

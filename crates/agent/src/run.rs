@@ -227,31 +227,47 @@ async fn session(
             reason(connection, format!("watching works at the hub: {error}")).await
         }
         error = remember(&hub, config, epoch, secret, state) => error,
-        error = renew_lease(config, connection, shared) => error,
+        error = renew_lease(&hub, config, connection, shared) => error,
     }
 }
 
 /// For workloads that may run at most once: how fresh the tie to the hub is, on record at the site, where the nodes that
 /// must stop them read it. `renewTime` is when the last heartbeat that the hub acknowledged was *sent*.
-async fn renew_lease(config: &AgentConfig, connection: &Connection, shared: &Arc<Shared>) -> String {
+async fn renew_lease(
+    hub: &Client,
+    config: &AgentConfig,
+    connection: &Connection,
+    shared: &Arc<Shared>,
+) -> String {
     let name = format!("hub-{}", tombolo_api::names::hub_label(&shared.applier.hub));
     let api: kube::Api<Lease> =
         kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
     let mut last = None;
+    let mut caught_up = false;
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let Some(seconds) = shared.ledger.lock().lease_seconds() else { continue };
-        let heard = connection.last_heard();
-        if last == Some(heard) {
+        let sent = connection.acknowledged();
+        if last == Some(sent) {
             continue;
         }
-        let sent = jiff::Timestamp::now() - (heard.elapsed() + connection.rtt().unwrap_or_default());
+        // What the hub placed elsewhere while we were away must be gone before anything may run on a fresh lease.
+        if !caught_up {
+            caught_up = match works::caught_up(hub, &config.name, shared).await {
+                Ok(caught_up) => caught_up,
+                Err(error) => return format!("comparing works with the hub: {error}"),
+            };
+            if !caught_up {
+                continue;
+            }
+        }
+        let time = jiff::Timestamp::now() - sent.elapsed();
         let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
             "spec": {"holderIdentity": shared.applier.hub, "leaseDurationSeconds": seconds,
-                "renewTime": sent.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
+                "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
         let params = kube::api::PatchParams::apply(tombolo_api::names::SITE_MANAGER).force();
         match api.patch(&name, &params, &kube::api::Patch::Apply(&lease)).await {
-            Ok(_) => last = Some(heard),
+            Ok(_) => last = Some(sent),
             Err(error) => tracing::warn!(%error, "the lease of at-most-once workloads was not renewed"),
         }
     }

@@ -68,6 +68,31 @@ pub async fn follow(
     }
 }
 
+/// Whether this site knows every Work in the hub's present version, and has carried out the tombstones of workloads that
+/// may run at most once.
+pub async fn caught_up(hub: &Client, site: &str, shared: &Arc<Shared>) -> Result<bool, Error> {
+    let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
+    let mut params = ListParams::default().limit(500);
+    loop {
+        let page = api.list_metadata(&params).await?;
+        let ledger = shared.ledger.lock();
+        let known = page.items.iter().all(|item| {
+            ledger.get(&item.name_any()).is_some_and(|entry| {
+                Some(&entry.uid) == item.metadata.uid.as_ref()
+                    && entry.generation >= item.metadata.generation.unwrap_or_default()
+            })
+        });
+        if !known || ledger.fences_pending() {
+            return Ok(false);
+        }
+        drop(ledger);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = ListParams::default().limit(500).continue_token(&token),
+            None => return Ok(true),
+        }
+    }
+}
+
 fn take(shared: &Arc<Shared>, work: &Work) {
     let name = work.name_any();
     let news = shared.ledger.lock().put(work);

@@ -63,6 +63,10 @@ pub const AT_MOST_ONCE_ANNOTATION: &str = "tombolo.dev/at-most-once-seconds";
 /// On a Site: `keep` leaves workloads at the site when the Site is removed.
 pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
 
+/// On a Work of a site that was lost: its replicas were placed elsewhere (RFC 3339). The site is not told, so that it may
+/// keep what it still runs if it is wanted there when it comes back.
+pub const LEFT_ANNOTATION: &str = "tombolo.dev/left";
+
 pub const SITE_FINALIZER: &str = "tombolo.dev/site";
 
 pub fn site_namespace(site: &str) -> String {

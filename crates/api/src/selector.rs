@@ -41,8 +41,12 @@ pub struct SiteSelector {
     pub regions: Vec<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<String>,
+    /// An empty text in these lists means a site that states none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub providers: Vec<String>,
+    /// Whose law applies there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub jurisdictions: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelSelector>,
 }
@@ -79,7 +83,7 @@ impl SiteSelector {
     ) -> bool {
         let named = |list: &[String]| list.iter().any(|n| n == name || groups.contains(n));
         let any = |list: &[String], value: &Option<String>| {
-            list.is_empty() || value.as_ref().is_some_and(|v| list.contains(v))
+            list.is_empty() || list.iter().any(|wanted| wanted == value.as_deref().unwrap_or_default())
         };
         (self.names.is_empty() || named(&self.names))
             && !named(&self.exclude)
@@ -87,6 +91,7 @@ impl SiteSelector {
             && any(&self.regions, &spec.location.region)
             && any(&self.zones, &spec.location.zone)
             && any(&self.providers, &spec.provider)
+            && any(&self.jurisdictions, &spec.location.jurisdiction)
             && self.labels.as_ref().is_none_or(|s| s.matches(labels))
     }
 }

@@ -152,6 +152,9 @@ pub struct Offer {
     pub provider: Option<String>,
     pub sites: i64,
     pub shapes: Vec<NodeShape>,
+    /// Identities of the hubs below through which it is offered.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub hubs: Vec<String>,
 }
 
 /// As `metav1.Condition`.

@@ -81,6 +81,14 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
                     .map(drop),
             )?;
         }
+        Action::NoteLeft { site, name, left } => {
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {names::LEFT_ANNOTATION: left}}}));
+            match works(client, &site).patch(&name, &PatchParams::default(), &patch).await {
+                Ok(work) => known.index.lock().refresh_work(work),
+                Err(Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
         Action::PatchStatus { key, patch } => {
             let api = objects(client, &key);
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {

@@ -28,25 +28,17 @@ pub fn choose<'a>(
         return Choice::Nowhere;
     }
     if !named.is_empty() {
-        return match placements.get(&(key.namespace.clone(), named.to_owned())) {
+        return match placements.get(&(key.home().to_owned(), named.to_owned())) {
             Some(placement) => Choice::By(placement),
             None => Choice::Unplaced(format!(
                 "there is no Placement {named} in namespace {}; create it or change the annotation {}",
-                key.namespace,
+                key.home(),
                 names::PLACEMENT_ANNOTATION
             )),
         };
     }
     let labels = strings(object, "/metadata/labels");
-    let home = |placement: &Placement| {
-        let namespace = placement.metadata.namespace.clone().unwrap_or_default();
-        // Objects without a namespace are placed from the system namespace.
-        if key.namespace.is_empty() {
-            namespace == names::SYSTEM_NAMESPACE
-        } else {
-            namespace == key.namespace
-        }
-    };
+    let home = |placement: &Placement| placement.metadata.namespace.as_deref() == Some(key.home());
     let best = placements
         .values()
         .filter(|p| home(p) && !is_default(p))

@@ -41,7 +41,8 @@ pub fn site_view(
     taken: &[(Resources, u32)],
 ) -> engine::SiteView {
     let status = site.status.clone().unwrap_or_default();
-    let parts = if status.offers.is_empty() {
+    // A hub below whose sites are all away offers nothing, whatever nodes it shows.
+    let parts = if site.spec.hubs.is_empty() && status.offers.is_empty() {
         vec![engine::Part {
             name: String::new(),
             locality: locality(site.spec.tier, &site.spec),
@@ -57,7 +58,7 @@ pub fn site_view(
         taints: site.spec.taints.iter().filter_map(taint).collect(),
         condition: match silent {
             Some(seconds) => engine::Condition::Silent { seconds },
-            None if site.spec.unschedulable => engine::Condition::Draining,
+            None if site.spec.unschedulable => engine::Condition::Cordoned,
             None => engine::Condition::Ready,
         },
         fences: site.spec.fences,
@@ -73,11 +74,8 @@ fn part(offer: &Offer, site: &SiteSpec) -> engine::Part {
         provider: offer.provider.clone().or_else(|| site.provider.clone()),
         ..Default::default()
     };
-    let location = &offer.location;
-    let names = [location.region.as_deref(), location.zone.as_deref(), location.jurisdiction.as_deref()];
-    let name = names.iter().flatten().copied().collect::<Vec<_>>().join("/");
     engine::Part {
-        name: format!("{}:{name}", tier(offer.tier)),
+        name: crate::parts::name(offer),
         locality: locality(offer.tier, &spec),
         capacity: capacity(&offer.shapes, true, &[]),
     }
@@ -273,6 +271,7 @@ fn selector(selector: &tombolo_api::SiteSelector, groups: &BTreeSet<String>) -> 
         regions: set(&selector.regions),
         zones: set(&selector.zones),
         providers: set(&selector.providers),
+        jurisdictions: set(&selector.jurisdictions),
     }
 }
 

@@ -150,8 +150,9 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
     let mut moving = 0;
     let mut leaving = false;
     for (site, work) in index.works_of(key) {
-        if work.spec.root.uid != uid || work.spec.tombstone.is_some() {
-            leaving |= work.spec.tombstone.is_some();
+        let left = crate::plan::has_left(work) && index.silent(site, now).is_some();
+        if work.spec.root.uid != uid || work.spec.tombstone.is_some() || left {
+            leaving |= work.spec.tombstone.is_some() || left;
             continue;
         }
         let status = work.status.clone().unwrap_or_default();

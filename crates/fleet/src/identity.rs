@@ -14,11 +14,12 @@ pub struct Identity {
     pub restored: bool,
 }
 
-/// The next epoch: above everything that this hub or any of its sites has seen. A site that has seen more than the hub
-/// remembers proves that the hub's store is an old copy.
-pub fn next_epoch(stored: i64, seen: impl Iterator<Item = i64>) -> (i64, bool) {
+/// The next epoch: above everything that this hub or any of its sites has seen, and never below the clock, because what
+/// sites have seen of a hub that was restored may be known only later. A site that has seen more than the hub remembers
+/// proves that the hub's store is an old copy.
+pub fn next_epoch(stored: i64, seen: impl Iterator<Item = i64>, now: i64) -> (i64, bool) {
     let seen = seen.max().unwrap_or(0);
-    (stored.max(seen) + 1, seen > stored)
+    ((stored.max(seen) + 1).max(now), seen > stored)
 }
 
 /// Reads (or draws) the identity and starts a new epoch.
@@ -30,7 +31,8 @@ pub async fn establish(client: &Client) -> Result<Identity, Error> {
     let id = data.get("id").cloned().unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
     let stored = data.get("epoch").and_then(|e| e.parse().ok()).unwrap_or(0);
     let sites = sites.list(&ListParams::default()).await?;
-    let (epoch, restored) = next_epoch(stored, sites.iter().filter_map(|s| s.status.as_ref()?.hub_epoch));
+    let seen = sites.iter().filter_map(|s| s.status.as_ref()?.hub_epoch);
+    let (epoch, restored) = next_epoch(stored, seen, jiff::Timestamp::now().as_second());
     let data = BTreeMap::from([("id".to_owned(), id.clone()), ("epoch".to_owned(), epoch.to_string())]);
     if known.is_some() {
         let patch = Patch::Merge(serde_json::json!({ "data": data }));
@@ -56,8 +58,9 @@ mod tests {
 
     #[test]
     fn a_hub_that_is_behind_its_sites_was_restored_and_goes_ahead_of_them() {
-        assert_eq!(next_epoch(3, [1, 3].into_iter()), (4, false));
-        assert_eq!(next_epoch(3, [5, 2].into_iter()), (6, true));
-        assert_eq!(next_epoch(0, [].into_iter()), (1, false));
+        assert_eq!(next_epoch(3, [1, 3].into_iter(), 0), (4, false));
+        assert_eq!(next_epoch(3, [5, 2].into_iter(), 0), (6, true));
+        assert_eq!(next_epoch(0, [].into_iter(), 0), (1, false));
+        assert_eq!(next_epoch(3, [].into_iter(), 100), (100, false));
     }
 }

@@ -31,6 +31,7 @@ mod lead;
 mod mirror;
 pub mod object;
 mod overrides;
+mod parts;
 mod plan;
 mod references;
 pub mod register;

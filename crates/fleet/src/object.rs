@@ -90,11 +90,43 @@ impl Key {
         Self::new(&root.api_version, &root.kind, &root.namespace, &root.name)
     }
 
-    /// Namespaces whose objects are the hub's own business.
+    /// Objects that are the hub's own business: what it works with itself, whoever selects it.
     pub fn is_internal(&self) -> bool {
+        let own = |group: &str| group == tombolo_api::names::GROUP;
+        if own(self.group())
+            || (self.kind == "CustomResourceDefinition"
+                && self.name.split_once('.').is_some_and(|(_, group)| own(group)))
+        {
+            return true;
+        }
         matches!(self.namespace.as_str(), "kube-system" | "kube-public" | "kube-node-lease")
             || self.namespace == tombolo_api::names::SYSTEM_NAMESPACE
             || (self.namespace.starts_with("site-") && self.kind != "Pod")
+    }
+}
+
+impl Key {
+    fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// Where Placements for it are: objects without a namespace are placed from the system namespace.
+    pub fn home(&self) -> &str {
+        if self.namespace.is_empty() { tombolo_api::names::SYSTEM_NAMESPACE } else { &self.namespace }
+    }
+
+    /// Kinds whose status the hub's own API server keeps: what sites say of theirs must not overwrite it.
+    pub fn has_status_of_its_own(&self) -> bool {
+        matches!(
+            (self.group(), self.kind.as_str()),
+            (
+                "apiextensions.k8s.io"
+                    | "apiregistration.k8s.io"
+                    | "certificates.k8s.io"
+                    | "flowcontrol.apiserver.k8s.io",
+                _
+            ) | ("", "Namespace" | "Node" | "ResourceQuota")
+        )
     }
 }
 

@@ -12,7 +12,7 @@ use crate::decide::{Decided, PARTS_ANNOTATION, Share, decide};
 use crate::index::Index;
 use crate::mirror::{mirror, mirror_name, mirror_status};
 use crate::object::{Key, Object, annotation, number, text, work_name};
-use crate::render::{Target, render};
+use crate::render::{PartShare, Target, render};
 use crate::status::{self, Word};
 
 /// One thing to do at the hub's API.
@@ -36,6 +36,12 @@ pub enum Action {
         site: String,
         name: String,
         uid: String,
+    },
+    /// Notes on the Work of a lost site that its share is elsewhere now, or takes the note back.
+    NoteLeft {
+        site: String,
+        name: String,
+        left: Option<String>,
     },
     /// A merge patch of the root's status.
     PatchStatus {
@@ -132,7 +138,8 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
         } else {
             placed = Ok(decided.summary.clone());
         }
-        propagate(index, key, &root, &placement.spec, &decided, &works, now, &mut plan, &mut placed);
+        let at = Moment { now, text: now_text };
+        propagate(index, key, &root, &placement.spec, &decided, &works, at, &mut plan, &mut placed);
         plan.unsettled |= decided.unsettled;
         plan.decided = Some(decided);
     }
@@ -199,17 +206,28 @@ fn propagate(
     placement: &tombolo_api::PlacementSpec,
     decided: &Decided,
     works: &[(String, Arc<Work>)],
-    now: i64,
+    at: Moment<'_>,
     plan: &mut Plan,
     placed: &mut Result<String, (&'static str, String)>,
 ) {
+    let now = at.now;
     let uid = text(root, "/metadata/uid");
     let name = work_name(key, uid);
     let needs = if placement.without_dependencies { Vec::new() } else { index.needs(key, root) };
     let current = |w: &Work| w.metadata.name.as_deref() == Some(name.as_str());
     for (site, work) in works {
         let stays = current(work) && decided.sites.contains_key(site);
-        if !stays && work.spec.tombstone.is_none() {
+        // A lost site cannot be told now, and may still be wanted when it is back: then it keeps what it runs.
+        // With at-most-once it must know before it runs anything again.
+        let later = !placement.failover.at_most_once && index.silent(site, now).is_some();
+        if !stays && current(work) && work.spec.tombstone.is_none() && later {
+            if !has_left(work) {
+                let name = work.metadata.name.clone().unwrap_or_default();
+                let left = Some(at.text.to_owned());
+                plan.actions.push(Action::NoteLeft { site: site.clone(), name, left });
+                plan.moved = true;
+            }
+        } else if !stays && work.spec.tombstone.is_none() {
             let reason =
                 if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
             plan.actions.push(entomb(index, site, work, reason, false));
@@ -219,7 +237,7 @@ fn propagate(
     // With at-most-once, nothing grows anywhere while something may still run elsewhere.
     let held_back = placement.failover.at_most_once
         && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
-    let ordinals = ordinals(decided, works, &name);
+    let ordinals = ordinals(decided, works, &name, root);
     let hub = {
         let mut hub = index.hub.clone();
         let came: Vec<String> = annotation(root, crate::render::PATH_ANNOTATION)
@@ -246,7 +264,7 @@ fn propagate(
             groups: &state.groups,
             replicas: share.replicas,
             first_ordinal: ordinals.get(site).copied().unwrap_or(0),
-            parts: &share.parts,
+            parts: &part_shares(share, &state.site),
         };
         let spec = match render(root, &needs, placement, &target, &hub) {
             Ok(spec) => spec,
@@ -256,6 +274,10 @@ fn propagate(
             }
         };
         let parts = parts_of(share);
+        if let Some(work) = existing.filter(|w| has_left(w) && index.silent(site, now).is_none()) {
+            let name = work.metadata.name.clone().unwrap_or_default();
+            plan.actions.push(Action::NoteLeft { site: site.clone(), name, left: None });
+        }
         match existing {
             None if held_back => plan.unsettled = true,
             None => {
@@ -273,6 +295,29 @@ fn propagate(
     }
 }
 
+/// When a plan is made.
+#[derive(Clone, Copy)]
+struct Moment<'a> {
+    now: i64,
+    text: &'a str,
+}
+
+/// Was the share of this Work placed elsewhere while its site was lost?
+pub fn has_left(work: &Work) -> bool {
+    work.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(names::LEFT_ANNOTATION))
+}
+
+fn part_shares(share: &Share, site: &tombolo_api::Site) -> Vec<PartShare> {
+    let offers = site.status.iter().flat_map(|s| &s.offers);
+    let sites: BTreeMap<String, i64> = offers.map(|o| (crate::parts::name(o), o.sites)).collect();
+    let one = |(name, replicas): &(String, i64)| PartShare {
+        name: name.clone(),
+        replicas: *replicas,
+        sites: sites.get(name).copied().unwrap_or(1),
+    };
+    share.parts.iter().map(one).collect()
+}
+
 fn parts_of(share: &Share) -> Vec<(String, i64)> {
     share.parts.iter().filter(|(part, _)| !part.is_empty()).cloned().collect()
 }
@@ -284,20 +329,41 @@ fn same(old: &WorkSpec, new: &WorkSpec) -> bool {
     old == *new
 }
 
-/// Could a replica that the decision took away from `site` still run there?
+/// Could more run at `site` than the decision leaves it? Only what a site was told, and did, is certain; or that its
+/// lease ran out after it was told.
 fn may_still_run(index: &Index, site: &str, work: &Work, decided: &Decided, now: i64) -> bool {
-    let shrinks = decided.sites.get(site).is_none_or(|share| share.replicas < work.spec.replicas);
-    let leaving = work.spec.tombstone.is_some() || shrinks;
-    let removed = work.condition("Removed").is_some_and(|c| c.status == "True");
+    let status = work.status.clone().unwrap_or_default();
+    let acted = status.observed_generation >= work.metadata.generation.unwrap_or(0);
+    if acted && work.condition("Removed").is_some_and(|c| c.status == "True") {
+        return false;
+    }
+    let share = decided.sites.get(site);
+    let allowed = share.map_or(0, |s| s.replicas.unwrap_or(1));
+    let told = if work.spec.tombstone.is_some() { 0 } else { work.spec.replicas.unwrap_or(1) };
+    if told > allowed {
+        return true;
+    }
     let fenced = work.spec.lease.as_ref().is_some_and(|lease| {
         index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + 5)
     });
-    leaving && !removed && !fenced
+    let running =
+        status.pods.values().filter(|p| !matches!(p.phase.as_str(), "Succeeded" | "Failed")).count();
+    let counted = share.is_some_and(|s| s.replicas.is_some());
+    let too_many = counted && i64::try_from(running).unwrap_or(i64::MAX) > allowed;
+    !fenced && (work.spec.tombstone.is_some() || !acted || too_many)
 }
 
 /// First ordinals of a divided StatefulSet: what a site has it keeps, so that no pod changes its name.
-fn ordinals(decided: &Decided, works: &[(String, Arc<Work>)], name: &str) -> BTreeMap<String, i64> {
-    const BLOCK: i64 = 1000;
+fn ordinals(
+    decided: &Decided,
+    works: &[(String, Arc<Work>)],
+    name: &str,
+    root: &Value,
+) -> BTreeMap<String, i64> {
+    // What came from a hub above has a block of its own; it is shared out in smaller ones.
+    let from = number(root, "/spec/ordinals/start");
+    let above = annotation(root, crate::render::PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).count();
+    let block = 1000 / 10_i64.pow(u32::try_from(above.min(3)).unwrap_or(3));
     let mut starts: BTreeMap<String, i64> = BTreeMap::new();
     for (site, work) in works
         .iter()
@@ -308,7 +374,7 @@ fn ordinals(decided: &Decided, works: &[(String, Arc<Work>)], name: &str) -> BTr
     for site in decided.sites.keys() {
         if !starts.contains_key(site) {
             let used: BTreeSet<i64> = starts.values().copied().collect();
-            let free = (0..).map(|n| n * BLOCK).find(|start| !used.contains(start)).unwrap_or(0);
+            let free = (0..).map(|n| from + n * block).find(|start| !used.contains(start)).unwrap_or(from);
             starts.insert(site.clone(), free);
         }
     }
@@ -328,7 +394,11 @@ fn observe(
     plan: &mut Plan,
 ) {
     let uid = text(root, "/metadata/uid");
-    let alive = || works.iter().filter(|(_, w)| w.spec.root.uid == uid && w.spec.tombstone.is_none());
+    let speaks = |(site, w): &&(String, Arc<Work>)| {
+        let left = has_left(w) && index.silent(site, now).is_some();
+        w.spec.root.uid == uid && w.spec.tombstone.is_none() && !left
+    };
+    let alive = || works.iter().filter(speaks);
     let words: Vec<Word> = alive()
         .map(|(site, work)| Word {
             site: site.clone(),
@@ -367,7 +437,7 @@ fn observe(
         }
         return;
     }
-    let Some(status) = status else { return };
+    let Some(status) = status.filter(|_| !key.has_status_of_its_own()) else { return };
     let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
     if let Some(patch) = status_patch(&before, &status) {
         plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });

@@ -43,16 +43,35 @@ fn fleet(sites: &[&str], spec: PlacementSpec) -> Index {
     index
 }
 
+fn the_work(index: &Index, site: &str, name: &str) -> Option<Work> {
+    let named = |w: &Work| w.metadata.name.as_deref() == Some(name);
+    index.works_of(&key()).find(|(s, w)| *s == site && named(w)).map(|(_, w)| (**w).clone())
+}
+
+/// Every site runs what it was given, and says so.
+fn all_run(index: &mut Index) {
+    let works: Vec<Work> = index.works_of(&key()).map(|(_, w)| (**w).clone()).collect();
+    for mut work in works {
+        let replicas = work.spec.replicas.unwrap_or(0);
+        let pod = PodSummary { phase: "Running".into(), node: "n".into(), ready: true, ..Default::default() };
+        let mut status = work.status.clone().unwrap_or_default();
+        status.observed_generation = work.metadata.generation.unwrap_or(0);
+        status.object = Some(json!({"replicas": replicas, "readyReplicas": replicas}));
+        status.pods = (0..replicas).map(|n| (format!("web-{n}"), pod.clone())).collect();
+        work.status = Some(status);
+        index.put_work(work);
+    }
+}
+
 /// Does to the index what the API would do; reports are as if every replica ran.
 fn carry_out(index: &mut Index, actions: &[Action]) {
     for action in actions {
         match action {
             Action::CreateWork { site, name, spec, .. } | Action::UpdateWork { site, name, spec, .. } => {
-                let old = index
-                    .works_of(&key())
-                    .find(|(s, w)| *s == site && w.metadata.name.as_ref() == Some(name))
-                    .map(|(_, w)| w.clone());
+                let old = the_work(index, site, name);
                 let mut work = Work::new(name, (**spec).clone());
+                work.metadata.annotations = old.as_ref().and_then(|w| w.metadata.annotations.clone());
+                work.status = old.as_ref().and_then(|w| w.status.clone());
                 work.metadata.namespace = Some(names::site_namespace(site));
                 work.metadata.uid = Some("w".into());
                 work.metadata.generation =
@@ -64,12 +83,17 @@ fn carry_out(index: &mut Index, actions: &[Action]) {
                 work.metadata.resource_version = Some((version + 1).to_string());
                 index.put_work(work);
             }
+            Action::NoteLeft { site, name, left } => {
+                let mut work = the_work(index, site, name).expect("a Work to note it on");
+                let notes = work.metadata.annotations.get_or_insert_default();
+                match left {
+                    Some(left) => drop(notes.insert(names::LEFT_ANNOTATION.into(), left.clone())),
+                    None => drop(notes.remove(names::LEFT_ANNOTATION)),
+                }
+                index.put_work(work);
+            }
             Action::DeleteWork { site, name, .. } => {
-                let found = index
-                    .works_of(&key())
-                    .find(|(s, w)| *s == site && w.metadata.name.as_ref() == Some(name))
-                    .map(|(_, w)| (**w).clone());
-                if let Some(work) = found {
+                if let Some(work) = the_work(index, site, name) {
                     index.drop_work(&work);
                 }
             }
@@ -99,7 +123,7 @@ fn about_works(actions: &[Action]) -> usize {
 
 fn shares(index: &Index) -> BTreeMap<String, i64> {
     let key = key();
-    let alive = index.works_of(&key).filter(|(_, w)| w.spec.tombstone.is_none());
+    let alive = index.works_of(&key).filter(|(_, w)| w.spec.tombstone.is_none() && !has_left(w));
     alive.map(|(site, w)| (site.clone(), w.spec.replicas.unwrap_or(0))).collect()
 }
 
@@ -169,6 +193,64 @@ fn a_lost_site_s_replicas_move_after_the_wait_and_not_before() {
 }
 
 #[test]
+fn a_site_that_comes_back_keeps_what_it_ran_where_it_is_wanted_there() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.wait_seconds = Some(10);
+    spec.replicas.divide_by = tombolo_api::DivideBy::Weight;
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
+    all_run(&mut index);
+    index.heard("b", NOW + 100, NOW + 100);
+    index.topology += 1;
+    step(&mut index, NOW + 100);
+    assert_eq!(shares(&index), BTreeMap::from([("b".into(), 4)]), "the lost site's share moves");
+    all_run(&mut index);
+    // It is heard again: two too many run, and those that go are not all of the ones that came back.
+    index.heard("a", NOW + 200, NOW + 200);
+    index.heard("b", NOW + 200, NOW + 200);
+    index.topology += 1;
+    let actions = step(&mut index, NOW + 200);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
+    let touched = actions.iter().any(|a| matches!(a, Action::UpdateWork { site, .. } if site == "a"));
+    assert!(!touched, "what ran at the returned site was changed: {actions:?}");
+}
+
+#[test]
+fn at_most_once_replicas_grow_elsewhere_only_when_they_are_gone_where_they_were() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.at_most_once = true;
+    spec.replicas.divide_by = tombolo_api::DivideBy::Weight;
+    let weigh = |spec: &mut PlacementSpec, a: i64, b: i64| {
+        let one = |site: &str, weight| tombolo_api::Weight {
+            sites: tombolo_api::SiteSelector { names: vec![site.into()], ..Default::default() },
+            weight,
+        };
+        spec.replicas.weights = vec![one("a", a), one("b", b)];
+    };
+    weigh(&mut spec, 3, 1);
+    let mut index = fleet(&["a", "b"], spec.clone());
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3), ("b".into(), 1)]));
+    weigh(&mut spec, 1, 3);
+    let mut placement = Placement::new("default", spec);
+    placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+    index.put_placement(placement);
+    index.since = NOW - 10_000;
+    for _ in 0..3 {
+        step(&mut index, NOW);
+        assert_eq!(shares(&index)["b"], 1, "they may still run at a");
+    }
+    assert_eq!(shares(&index)["a"], 1, "a was told");
+    all_run(&mut index);
+    step(&mut index, NOW);
+    assert_eq!(shares(&index)["b"], 3);
+}
+
+#[test]
 fn an_at_most_once_workload_waits_until_the_old_site_says_it_is_gone() {
     let mut spec = PlacementSpec::default();
     spec.failover.at_most_once = true;
@@ -190,6 +272,32 @@ fn an_at_most_once_workload_waits_until_the_old_site_says_it_is_gone() {
         step(&mut index, NOW);
     }
     assert_eq!(shares(&index), BTreeMap::from([("b".into(), 1)]));
+}
+
+#[test]
+fn the_hub_s_own_definitions_never_travel_and_the_status_of_others_stays_its_own() {
+    let own = Key::new("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "sites.tombolo.dev");
+    let other = Key::new("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ships.sea.example.com");
+    let all = tombolo_api::ObjectSelector { kind: Some(own.kind.clone()), ..Default::default() };
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    let mut placement = Placement::new("all", PlacementSpec { objects: vec![all], ..Default::default() });
+    placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+    index.put_placement(placement);
+    for key in [&own, &other] {
+        let object = json!({"apiVersion": key.api_version, "kind": key.kind, "metadata": {"name": key.name, "uid": "u", "generation": 1}});
+        index.put_object(key.clone(), Arc::new(object));
+    }
+    assert!(plan(&mut index, &own, NOW, "now").actions.is_empty());
+    let actions = plan(&mut index, &other, NOW, "now").actions;
+    assert!(matches!(&actions[..], [Action::CreateWork { .. }]), "{actions:?}");
+    let Action::CreateWork { name, spec, .. } = &actions[0] else { unreachable!() };
+    let mut work = Work::new(name, (**spec).clone());
+    work.metadata.namespace = Some("site-a".into());
+    let object = Some(json!({"conditions": [{"type": "Established", "status": "False"}]}));
+    work.status = Some(tombolo_api::WorkStatus { object, ..Default::default() });
+    index.put_work(work);
+    let actions = plan(&mut index, &other, NOW, "now").actions;
+    assert!(!actions.iter().any(|a| matches!(a, Action::PatchStatus { .. })), "{actions:?}");
 }
 
 #[test]

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use tombolo_api::{HubRef, LeaseTerms, ObjectRef, PlacementSpec, WorkSpec, names};
+use tombolo_api::{
+    DivideBy, HubRef, LeaseTerms, ObjectRef, ObjectSelector, PlacementSpec, ReplicasMode, SpreadBy, Weight,
+    WorkSpec, names,
+};
 
 use crate::intent::intent;
 use crate::object::{Key, Nature, Object, annotation, nature, number, template_pointer, text, work_name};
 use crate::overrides::{self, OverrideError};
+use crate::parts;
 
 /// A Work may not be larger.
 pub const MOST: usize = 512 << 10;
@@ -34,8 +38,17 @@ pub struct Target<'a> {
     pub replicas: Option<i64>,
     /// First ordinal of a StatefulSet whose replicas are shared out.
     pub first_ordinal: i64,
-    /// Replicas per part of a hub below.
-    pub parts: &'a [(String, i64)],
+    /// What each chosen part of a hub below gets.
+    pub parts: &'a [PartShare],
+}
+
+/// A part of a hub below with the replicas meant for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartShare {
+    pub name: String,
+    pub replicas: i64,
+    /// How many sites are in it.
+    pub sites: i64,
 }
 
 /// The Work for `root` at `target`. `needs` are the objects it names, in any order.
@@ -49,9 +62,11 @@ pub fn render(
     let key = Key::of(root).unwrap_or_else(|| Key::new("", "", "", ""));
     let uid = text(root, "/metadata/uid");
     let work = work_name(&key, uid);
+    let below = !target.spec.hubs.is_empty();
     let mine = || {
         let matches = |o: &&tombolo_api::Override| {
             o.sites.matches(target.site, target.spec, target.labels, target.groups)
+                && !(below && passed_on(o))
         };
         placement.overrides.iter().enumerate().filter(move |(_, o)| matches(o))
     };
@@ -64,7 +79,6 @@ pub fn render(
     if !adopt {
         label_template(&mut object, &key.kind, &work);
     }
-    let below = !target.spec.hubs.is_empty();
     if below {
         object["metadata"]["annotations"][PATH_ANNOTATION] = json!(hub.path.join(","));
     }
@@ -74,10 +88,10 @@ pub fn render(
         overrides::apply(&mut need, false, mine())?;
         with.push(need);
     }
-    let delegate = below.then(|| delegated(placement, &key, target, &work));
+    let delegate = below.then(|| delegated(placement, &key, target));
     if let Some(spec) = &delegate {
         with.push(json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Placement",
-            "metadata": {"name": work, "namespace": key.namespace}, "spec": spec}));
+            "metadata": {"name": work, "namespace": key.home()}, "spec": spec}));
         object["metadata"]["annotations"][names::PLACEMENT_ANNOTATION] = json!(work);
     }
     let spec = WorkSpec {
@@ -96,7 +110,7 @@ pub fn render(
         drift: placement.drift,
         adopt,
         tombstone: None,
-        delegate,
+        delegate: delegate.map(|spec| json!(spec)),
         lease,
     };
     let size = serde_json::to_vec(&spec).map_or(0, |bytes| bytes.len());
@@ -117,7 +131,7 @@ fn set_replicas(object: &mut Value, key: &Key, placement: &PlacementSpec, target
     } else if let Some(replicas) = target.replicas {
         object["spec"]["replicas"] = json!(replicas);
         // Shared-out replicas keep names of their own: pods are numbered over all sites.
-        if key.kind == "StatefulSet" && target.first_ordinal > 0 {
+        if key.kind == "StatefulSet" && target.first_ordinal != number(object, "/spec/ordinals/start") {
             object["spec"]["ordinals"] = json!({"start": target.first_ordinal});
         }
     }
@@ -142,31 +156,58 @@ fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec) -> Op
     Some(LeaseTerms { seconds, stop_seconds: stop })
 }
 
+/// Names and labels of sites mean something only at the hub that knows them; all else is decided at the site itself,
+/// which may be further below.
+fn passed_on(change: &tombolo_api::Override) -> bool {
+    change.sites.names.is_empty()
+        && change.sites.exclude.is_empty()
+        && change.sites.labels.is_none()
+        && change.sites != Default::default()
+}
+
 /// What a hub below must decide itself: how to share out its replicas over the places it was given them for.
-fn delegated(placement: &PlacementSpec, key: &Key, target: &Target<'_>, _work: &str) -> Value {
-    let weights: Vec<Value> = target
+fn delegated(placement: &PlacementSpec, key: &Key, target: &Target<'_>) -> PlacementSpec {
+    let nature = nature(&key.api_version, &key.kind);
+    let replicated = nature == Nature::Replicated && placement.replicas.mode == ReplicasMode::Divide;
+    let given: Vec<&PartShare> = target
         .parts
         .iter()
-        .filter(|(part, replicas)| *replicas > 0 && !part.is_empty())
-        .map(|(part, replicas)| json!({"weight": replicas, "sites": part_selector(part)}))
+        .filter(|part| !part.name.is_empty() && (part.replicas > 0 || !replicated))
         .collect();
-    let mut spec = json!(placement);
-    spec["objects"] = json!([{"apiVersion": key.api_version, "kind": key.kind, "name": key.name}]);
-    // Names of sites mean something only at the hub that knows them; overrides are made already.
-    spec["sites"] = json!({});
-    spec["overrides"] = json!([]);
-    if !weights.is_empty() && nature(&key.api_version, &key.kind) == Nature::Replicated {
-        spec["replicas"] =
-            json!({"mode": spec["replicas"]["mode"], "divideBy": "Weight", "weights": weights});
+    let mut spec = placement.clone();
+    spec.objects = vec![ObjectSelector {
+        api_version: Some(key.api_version.clone()),
+        kind: Some(key.kind.clone()),
+        name: Some(key.name.clone()),
+        labels: None,
+    }];
+    spec.sites = parts::union(given.iter().map(|part| part.name.as_str()));
+    spec.overrides.retain(passed_on);
+    if spec.replicas.copies.is_some() {
+        spec.replicas.copies = Some(i64::try_from(given.len()).unwrap_or(1).max(1));
+    }
+    if !replicated {
+        return spec;
+    }
+    // What was spread over places here is not spread again there; within one place it still is.
+    spec.spread.retain(|s| given.len() == 1 && s.by == SpreadBy::Site);
+    spec.spread.iter_mut().for_each(|s| (s.min, s.max) = (None, None));
+    if given.len() > 1 {
+        let weight = |part: &PartShare| Weight {
+            sites: parts::selector(&part.name).unwrap_or_default(),
+            weight: part.replicas * WEIGHT / part.sites.max(1),
+        };
+        spec.prefer = Vec::new();
+        spec.replicas.divide_by = DivideBy::Weight;
+        spec.replicas.weights = given.iter().map(|part| weight(part)).collect();
+        // A place that was given nothing gets nothing.
+        spec.replicas.weights.push(Weight::default());
     }
     spec
 }
 
-/// `tier:region/zone/jurisdiction`, as `convert` names parts.
-fn part_selector(part: &str) -> Value {
-    let tier = part.split(':').next().unwrap_or_default();
-    json!({"tiers": [tier]})
-}
+/// The weight of one replica; large, because a part's weight is shared by its sites.
+const WEIGHT: i64 = 1000;
 
 #[cfg(test)]
 #[path = "render_tests.rs"]

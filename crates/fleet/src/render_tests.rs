@@ -84,19 +84,52 @@ fn overrides_for_other_sites_do_not_count() {
 #[test]
 fn a_hub_below_gets_the_part_of_the_placement_it_must_decide() {
     let (spec, labels) = (SiteSpec { hubs: vec!["below".into()], ..Default::default() }, BTreeMap::new());
-    let parts = [("edge:north".to_owned(), 4), ("cloud:south".to_owned(), 2)];
+    let part = |name: &str, replicas, sites| PartShare { name: name.into(), replicas, sites };
+    let parts = [part("edge:north//", 4, 2), part("cloud:south//EU", 2, 1), part("fog:west//", 0, 3)];
     let mut target = target(&spec, &labels, 6);
     target.parts = &parts;
+    let for_edge = Override {
+        sites: SiteSelector { tiers: vec![tombolo_api::Tier::Edge], ..Default::default() },
+        labels: [("where".to_owned(), "edge".to_owned())].into(),
+        ..Default::default()
+    };
     let placement = PlacementSpec {
         sites: SiteSelector { names: vec!["a".into()], ..Default::default() },
+        overrides: vec![for_edge],
         ..Default::default()
     };
     let work = render(&root("Deployment"), &[], &placement, &target, &hub()).expect("fits");
     let given = work.with.last().expect("a Placement");
     assert_eq!(given["kind"], "Placement");
-    assert_eq!(given["spec"]["replicas"]["weights"][0], json!({"weight": 4, "sites": {"tiers": ["edge"]}}));
-    assert_eq!(given["spec"]["sites"], json!({}));
+    // Sites share the weight of their part, and a part that was given nothing has none.
+    let weights = &given["spec"]["replicas"]["weights"];
+    assert_eq!((&weights[0]["weight"], &weights[0]["sites"]["regions"]), (&json!(2000), &json!(["north"])));
+    assert_eq!(
+        (&weights[1]["weight"], &weights[1]["sites"]["jurisdictions"]),
+        (&json!(2000), &json!(["EU"]))
+    );
+    assert_eq!(weights[2], json!({"weight": 0, "sites": {}}));
+    // Names of sites stay here; an override by place is made where the place is.
+    assert_eq!(given["spec"]["sites"].get("names"), None);
+    assert_eq!(given["spec"]["overrides"][0]["labels"]["where"], "edge");
+    assert_eq!(work.object["metadata"].get("labels"), None);
     assert_eq!(work.object["metadata"]["annotations"][PATH_ANNOTATION], "h");
+}
+
+#[test]
+fn a_hub_below_that_was_given_one_place_divides_there_as_the_placement_says() {
+    let (spec, labels) = (SiteSpec { hubs: vec!["below".into()], ..Default::default() }, BTreeMap::new());
+    let parts = [PartShare { name: "edge:north//".into(), replicas: 4, sites: 2 }];
+    let mut target = target(&spec, &labels, 4);
+    target.parts = &parts;
+    let spread = tombolo_api::Spread { max_skew: Some(1), min: Some(3), ..Default::default() };
+    let mut placement = PlacementSpec { spread: vec![spread], ..Default::default() };
+    placement.replicas.divide_by = DivideBy::Pack;
+    let work = render(&root("Deployment"), &[], &placement, &target, &hub()).expect("fits");
+    let given = &work.with.last().expect("a Placement")["spec"];
+    assert_eq!(given["replicas"]["divideBy"], "Pack");
+    assert_eq!(given["sites"]["regions"], json!(["north"]));
+    assert_eq!(given["spread"], json!([{"by": "site", "maxSkew": 1}]));
 }
 
 #[test]

@@ -3,10 +3,12 @@
 
 mod harness;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use harness::{Cluster, Hub, eventually, fixtures, logging};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, PostParams};
 use serde_json::json;
@@ -17,6 +19,13 @@ async fn replicas_at(client: &Client, name: &str) -> Option<i32> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), "default");
     let found = api.get_opt(name).await.expect("asked")?;
     Some(found.status.and_then(|s| s.ready_replicas).unwrap_or(0))
+}
+
+/// The uids of an application's pods.
+async fn pods_of(client: &Client, app: &str) -> BTreeSet<String> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), "default");
+    let found = api.list(&ListParams::default().labels(&format!("app={app}"))).await.expect("listed");
+    found.items.into_iter().filter_map(|p| p.metadata.uid).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -127,10 +136,13 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     assert_eq!(replicas_at(&a.client, "web").await, Some(3), "a lost site goes on");
     assert!(!db_at(&b.client).await, "a workload with a local volume moved");
     let works: Api<Work> = Api::namespaced(api.clone(), "site-edge");
-    let tombs = works.list(&ListParams::default()).await.expect("listed");
-    assert!(tombs.items.iter().any(|w| w.spec.root.name == "web" && w.spec.tombstone.is_some()));
+    let left = works.list(&ListParams::default()).await.expect("listed");
+    let noted =
+        |w: &Work| w.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("tombolo.dev/left"));
+    assert!(left.items.iter().any(|w| w.spec.root.name == "web" && noted(w) && w.spec.tombstone.is_none()));
+    let kept = pods_of(&a.client, "web").await;
 
-    // It comes back: it takes away what moved, keeps what stayed.
+    // It comes back: by its weight it is wanted there, and what it kept running is not replaced.
     let mut again = edge_config;
     again.token = None;
     tokio::spawn(tombolo_agent::run(again));
@@ -143,5 +155,7 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     })
     .await;
     assert!(db_at(&a.client).await);
+    assert_eq!(replicas_at(&a.client, "web").await, Some(3));
+    assert_eq!(pods_of(&a.client, "web").await, kept, "pods that could stay were replaced");
     stop.cancel();
 }

@@ -1,6 +1,7 @@
 //! A real Kubernetes control plane on loopback.
 
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -31,10 +32,16 @@ const TOKEN: &str = "admin-token";
 
 impl Upstream {
     pub fn start(options: &UpstreamOptions) -> Result<Self> {
+        Self::start_at(Ipv4Addr::LOCALHOST, options)
+    }
+
+    /// Serves at an address of the calling thread's network.
+    pub fn start_at(address: Ipv4Addr, options: &UpstreamOptions) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let path = dir.path();
         let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
-        let url = format!("https://127.0.0.1:{port}");
+        let address = address.to_string();
+        let url = format!("https://{address}:{port}");
         let etcd = format!("http://127.0.0.1:{etcd_port}");
         service_account_keys(path)?;
         fs::write(path.join("tokens.csv"), format!("{TOKEN},admin,admin,system:masters\n"))?;
@@ -52,7 +59,7 @@ impl Upstream {
             "--etcd-servers",
             &etcd,
             "--bind-address",
-            "127.0.0.1",
+            &address,
             "--secure-port",
             &port.to_string(),
         ]);
@@ -67,7 +74,7 @@ impl Upstream {
             "--allow-privileged",
             "--profiling=false",
         ]);
-        command.args(["--enable-bootstrap-token-auth"]);
+        command.args(["--enable-bootstrap-token-auth", "--kubelet-preferred-address-types", "InternalIP"]);
         if options.lift_limits {
             command.args(["--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1500"]);
         }

@@ -253,6 +253,11 @@ impl Connection {
         self.inner.beat.last_heard()
     }
 
+    /// When the last heartbeat that the hub acknowledged was sent (dialer only).
+    pub fn acknowledged(&self) -> Instant {
+        self.inner.beat.acknowledged()
+    }
+
     /// Sends a heartbeat now (dialer only), to find out at once whether the other end is there.
     pub fn poke(&self) {
         self.inner.beat.poke();

@@ -24,6 +24,8 @@ pub struct Beat {
     epoch: Instant,
     /// Microseconds since `epoch`.
     heard: AtomicU64,
+    /// When the last acknowledged beat was sent (dialer only); microseconds since `epoch`.
+    sent: AtomicU64,
     /// Microseconds, 0 = unknown.
     rtt: AtomicU64,
     started: Mutex<bool>,
@@ -35,6 +37,7 @@ impl Beat {
         Self {
             epoch: Instant::now(),
             heard: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
             rtt: AtomicU64::new(0),
             started: Mutex::new(false),
             poke: Notify::new(),
@@ -49,6 +52,10 @@ impl Beat {
         self.epoch + Duration::from_micros(self.heard.load(Ordering::Relaxed))
     }
 
+    pub fn acknowledged(&self) -> Instant {
+        self.epoch + Duration::from_micros(self.sent.load(Ordering::Relaxed))
+    }
+
     pub fn poke(&self) {
         self.poke.notify_one();
     }
@@ -58,7 +65,9 @@ impl Beat {
     }
 
     fn hear(&self, rtt: Duration) {
-        self.heard.store(self.epoch.elapsed().as_micros() as u64, Ordering::Relaxed);
+        let now = self.epoch.elapsed();
+        self.sent.store(now.saturating_sub(rtt).as_micros() as u64, Ordering::Relaxed);
+        self.heard.store(now.as_micros() as u64, Ordering::Relaxed);
         if !rtt.is_zero() {
             self.rtt.store(rtt.as_micros() as u64, Ordering::Relaxed);
         }

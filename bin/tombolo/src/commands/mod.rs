@@ -14,3 +14,4 @@ pub mod serve;
 pub mod site;
 pub mod sites;
 pub mod token;
+pub mod wipe;

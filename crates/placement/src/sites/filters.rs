@@ -210,6 +210,7 @@ impl SiteSelector {
             && any(&self.regions, &place.region)
             && any(&self.zones, &place.zone)
             && any(&self.providers, &place.provider)
+            && any(&self.jurisdictions, &place.jurisdiction)
             && self.labels.iter().all(|requirement| requirement.matches(&site.labels))
     }
 }

@@ -155,6 +155,7 @@ pub struct SiteSelector {
     pub regions: BTreeSet<String>,
     pub zones: BTreeSet<String>,
     pub providers: BTreeSet<String>,
+    pub jurisdictions: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

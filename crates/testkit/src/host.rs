@@ -1,0 +1,166 @@
+//! Several machines on one: each host is a network namespace, and a WAN that can be slowed and cut is between them.
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tombolo_wan::{Link, Namespace, Relay};
+
+use crate::{Kubectl, Process, cargo_binary, wait_for};
+
+/// The hosts of one test and the WAN between them. Everything ends with it.
+pub struct Lan {
+    pub relay: Relay,
+    prefix: String,
+    network: [u8; 3],
+    dir: PathBuf,
+    link: Link,
+    next: u8,
+    desk: Option<Namespace>,
+}
+
+/// A machine of its own, as far as its network goes.
+pub struct Host {
+    pub name: String,
+    pub address: Ipv4Addr,
+    /// What it keeps on disk.
+    pub dir: PathBuf,
+    namespace: Namespace,
+}
+
+/// A `tombolo` server process at a host.
+pub struct Member {
+    pub process: Process,
+    pub kubeconfig: PathBuf,
+    /// Containers outlive the process that made them; these are removed with it.
+    containers: Option<(PathBuf, String)>,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.process.kill();
+        if let Some((data, namespace)) = self.containers.take() {
+            let mut wipe = Command::new(cargo_binary("tombolo"));
+            let _ = wipe.arg("wipe").arg("--data-dir").arg(data).args(["--netns", &namespace]).output();
+        }
+    }
+}
+
+impl Lan {
+    /// `prefix` and `network` must be this test's own: namespaces are known to the whole machine.
+    /// The calling thread moves to a host of its own (the desk), so that what it starts from now on is on the WAN too.
+    pub fn start(prefix: &str, network: [u8; 3], dir: &Path, link: Link) -> Result<Self> {
+        let relay = Relay::start(link, 1);
+        let mut lan =
+            Self { relay, prefix: prefix.into(), network, dir: dir.into(), link, next: 1, desk: None };
+        let (namespace, _) = lan.plug("desk")?;
+        tombolo_wan::enter(namespace.name())?;
+        lan.desk = Some(namespace);
+        Ok(lan)
+    }
+
+    pub fn host(&mut self, name: &str) -> Result<Host> {
+        let (namespace, address) = self.plug(name)?;
+        let dir = self.dir.join(name);
+        std::fs::create_dir_all(&dir)?;
+        Ok(Host { name: name.into(), address, dir, namespace })
+    }
+
+    fn plug(&mut self, name: &str) -> Result<(Namespace, Ipv4Addr)> {
+        let namespace = Namespace::create(&format!("{}-{name}", self.prefix))?;
+        let [a, b, c] = self.network;
+        let address = Ipv4Addr::new(a, b, c, self.next);
+        self.next += 1;
+        let up = namespace.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).output())??;
+        ensure!(up.status.success(), "no loopback: {}", String::from_utf8_lossy(&up.stderr));
+        self.relay.plug(&namespace, address)?;
+        Ok((namespace, address))
+    }
+
+    /// Cuts the link between two hosts; others still reach both.
+    pub fn cut_between(&self, a: &Host, b: &Host) {
+        self.relay.set(a.address, b.address, Link { up: false, ..self.link });
+    }
+
+    pub fn mend_between(&self, a: &Host, b: &Host) {
+        self.relay.set(a.address, b.address, self.link);
+    }
+
+    pub fn cut(&self, host: &Host) {
+        self.relay.cut(host.address, true);
+    }
+
+    pub fn mend(&self, host: &Host) {
+        self.relay.cut(host.address, false);
+    }
+}
+
+impl Host {
+    /// Starts a program at this host; its output goes to `<name>.log` in the host's folder.
+    pub fn start(&self, name: &str, command: Command) -> Result<Process> {
+        let (name, dir) = (name.to_owned(), self.dir.clone());
+        self.namespace.run(move || Process::start(&name, command, &dir))?
+    }
+
+    /// Runs something on a thread at this host.
+    pub fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        Ok(self.namespace.run(work)?)
+    }
+
+    pub fn url(&self) -> String {
+        format!("https://{}:6443", self.address)
+    }
+
+    /// `tombolo hub` or `tombolo site`, with its data in this host's folder.
+    pub fn tombolo(&self, command: &str, args: &[&str]) -> Result<Member> {
+        let data = self.dir.join(command);
+        let kubeconfig = data.join("admin.kubeconfig");
+        // Left from an earlier start, it would be taken for a sign of readiness.
+        let _ = std::fs::remove_file(&kubeconfig);
+        let mut line = Command::new(cargo_binary("tombolo"));
+        line.arg(command).arg("--data-dir").arg(&data);
+        line.args(["--listen", &format!("{}:6443", self.address), "--netns", self.namespace.name()]);
+        line.args(args);
+        let mut process = Process::start(&format!("tombolo-{command}"), line, &self.dir)?;
+        wait_for(&format!("{} to be ready", self.name), Duration::from_secs(30), || {
+            process.alive()?;
+            if kubeconfig.exists() { Ok(()) } else { bail!("no admin.kubeconfig yet") }
+        })?;
+        let containers = args.contains(&"--node").then(|| (data.clone(), self.namespace.name().to_owned()));
+        Ok(Member { process, kubeconfig, containers })
+    }
+}
+
+impl Member {
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(&self.kubeconfig)
+    }
+
+    /// `tombolo ARGS…` as its administrator types it.
+    pub fn tombolo(&self, args: &[&str]) -> Result<String> {
+        tombolo(&self.kubeconfig, args)
+    }
+
+    /// Ties it to a hub under `name`.
+    pub fn join(&self, hub: &Member, name: &str, args: &[&str]) -> Result<()> {
+        let line = hub.tombolo(&["token", "create", "--uses", "1"])?;
+        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+        let all: Vec<&str> = words.into_iter().chain(["--name", name]).chain(args.iter().copied()).collect();
+        self.tombolo(&all).map(drop)
+    }
+}
+
+/// Runs the `tombolo` client; a failure is an error with what it printed.
+pub fn tombolo(kubeconfig: &Path, args: &[&str]) -> Result<String> {
+    let output = Command::new(cargo_binary("tombolo"))
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(args)
+        .output()
+        .context("could not start tombolo")?;
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "tombolo {} failed: {out}{err}", args.join(" "));
+    Ok(out.into_owned())
+}
