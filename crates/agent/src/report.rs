@@ -15,6 +15,8 @@ use crate::observe::Shared;
 
 /// Reports under way at once, over all Works; below the number of streams that the hub accepts.
 const AT_ONCE: usize = 128;
+/// One step at the site shows in several places (the answer, the object, its pods); they travel together.
+const GATHER: Duration = Duration::from_millis(3);
 /// Capacity changes with every pod; the hub hears of it at most this often.
 const SITE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -31,7 +33,7 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
             sending.spawn(async move { (report.work, report.id, sent.await) });
         }
         tokio::select! {
-            () = shared.report.notified(), if sending.len() < AT_ONCE => {}
+            () = shared.report.notified(), if sending.len() < AT_ONCE => tokio::time::sleep(GATHER).await,
             Some(done) = sending.join_next(), if !sending.is_empty() => {
                 let Ok((work, id, result)) = done else { continue };
                 match result {

@@ -14,7 +14,7 @@ use tombolo_api::{Work, names};
 use crate::config::FleetConfig;
 use crate::object::Key;
 use crate::plan::{Action, parts_annotation};
-use crate::watches::{Known, as_json};
+use crate::watches::{Known, as_json, forget_managers};
 
 /// Does one thing. What the API answers goes into the index at once, so that the next plan knows it.
 pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Result<(), Error> {
@@ -25,7 +25,10 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             let mut work = Work::new(&name, *spec);
             work.metadata.annotations = parts_annotation(&parts).map(|a| [a].into());
             match api.create(&PostParams::default(), &work).await {
-                Ok(work) => known.index.lock().put_work(work),
+                Ok(mut work) => {
+                    forget_managers(&mut work);
+                    known.index.lock().put_work(work);
+                }
                 Err(Error::Api(status)) if status.code == 409 => {}
                 // The site was removed and came back while its namespace was still going.
                 Err(Error::Api(status))
@@ -64,7 +67,10 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
             work.metadata.managed_fields = None;
             match api.replace(&name, &PostParams::default(), &work).await {
-                Ok(work) => known.index.lock().refresh_work(work),
+                Ok(mut work) => {
+                    forget_managers(&mut work);
+                    known.index.lock().refresh_work(work);
+                }
                 // The site reported meanwhile; the watch brings that, and the plan is made anew.
                 Err(Error::Api(status)) if status.code == 409 => {
                     known.index.lock().mark(&Key::of_root(&work.spec.root))

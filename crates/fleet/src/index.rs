@@ -12,6 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 
 use kube::ResourceExt;
 use serde_json::Value;
@@ -68,6 +69,8 @@ pub struct Index {
     pub topology: u64,
     /// Changes with reported capacity.
     pub capacity: u64,
+    /// Roots whose plans take long are not planned before this moment for what their sites say.
+    pub resting: HashMap<Key, Instant>,
     /// Roots that wait for room or for time.
     pub unsettled: HashSet<Key>,
     dirty: BTreeSet<Key>,
@@ -119,6 +122,10 @@ impl Index {
             self.services.entry(key.namespace.clone()).or_default().insert(key.clone());
             self.mark_namespace_workloads(&key.namespace.clone());
         }
+        let generation = |o: &Value| o.pointer("/metadata/generation").and_then(Value::as_i64);
+        if self.objects.get(&key).is_none_or(|old| generation(old) != generation(&object)) {
+            self.resting.remove(&key);
+        }
         self.objects.insert(key.clone(), object);
         self.mark_users(&key);
         self.dirty.insert(key);
@@ -141,6 +148,7 @@ impl Index {
 
     pub fn drop_object(&mut self, key: &Key) {
         self.objects.remove(key);
+        self.resting.remove(key);
         if let Some(services) = self.services.get_mut(&key.namespace) {
             services.remove(key);
         }
@@ -384,6 +392,9 @@ impl Index {
     fn mark_placed_from(&mut self, namespace: &str) {
         let reach = |key: &&Key| namespace == names::SYSTEM_NAMESPACE || key.namespace == namespace;
         let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).filter(reach).cloned().collect();
+        for key in &all {
+            self.resting.remove(key);
+        }
         self.dirty.extend(all);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -10,6 +10,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::Api;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Error, ResourceExt};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::{Placement, Site, SiteGroup, Work, names};
@@ -28,6 +29,14 @@ use crate::{install, lead, register, sites};
 const AT_ONCE: usize = 64;
 /// How long a removed site that is still there gets to clean up.
 const FAREWELL: i64 = 60;
+/// When many sites come at once, they are looked at together.
+const GATHER: Duration = Duration::from_millis(50);
+/// A root whose plan takes long rests for so many times that long, unless it or its placement changes, and all such roots
+/// together get half of the time: a root on a thousand sites must not keep the hub busy with each of the thousand answers.
+const REST: u32 = 4;
+const TAKES_LONG: Duration = Duration::from_millis(20);
+/// Sites that are brought up to date at once.
+const SHOWS: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
@@ -191,7 +200,10 @@ async fn steer(
     let mut again: HashSet<Key> = HashSet::new();
     let mut failures: HashMap<Key, u32> = HashMap::new();
     let mut lost: BTreeMap<String, bool> = BTreeMap::new();
-    let mut shown: HashMap<String, String> = HashMap::new();
+    let shown: Arc<Shown> = Arc::default();
+    // Roots that are marked again when they have rested, and until when no such root is planned.
+    let mut asleep: HashSet<Key> = HashSet::new();
+    let mut quiet_until = Instant::now();
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ties = config.tunnels.changes();
@@ -207,7 +219,31 @@ async fn steer(
             if !known.is_synced(&key) {
                 continue;
             }
+            let began = Instant::now();
+            let rest = known.index.lock().resting.get(&key).map(|until| (*until).max(quiet_until));
+            if let Some(wait) =
+                rest.and_then(|until| until.checked_duration_since(began)).filter(|w| !w.is_zero())
+            {
+                if asleep.insert(key.clone()) {
+                    let known = known.clone();
+                    spawn(&term, async move {
+                        tokio::time::sleep(wait).await;
+                        known.index.lock().mark(&key);
+                        known.changed.notify_one();
+                    });
+                }
+                continue;
+            }
+            asleep.remove(&key);
             let actions = think(&known, &key);
+            let took = began.elapsed();
+            if took > TAKES_LONG {
+                let now = Instant::now();
+                known.index.lock().resting.insert(key.clone(), now + took * REST);
+                quiet_until = now + took;
+            } else {
+                known.index.lock().resting.remove(&key);
+            }
             if !actions.is_empty() {
                 active.insert(key.clone());
                 let (config, known) = (config.clone(), known.clone());
@@ -255,8 +291,8 @@ async fn steer(
                     known.index.lock().mark(&key);
                 }
             }
-            _ = ties.changed() => look(&config, &known, &mut lost, &mut shown).await,
-            _ = clock.tick() => look(&config, &known, &mut lost, &mut shown).await,
+            _ = ties.changed() => clock.reset_after(GATHER),
+            _ = clock.tick() => look(&config, &known, &mut lost, &shown, &term).await,
         }
     }
 }
@@ -285,12 +321,20 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
     plan.actions
 }
 
+/// What the sites showed when they were last looked at. Shared with the tasks that bring that to the API.
+#[derive(Default)]
+struct Shown {
+    prints: Mutex<HashMap<String, String>>,
+    turn: tokio::sync::Mutex<()>,
+}
+
 /// The clock's part: who is lost, who is back, who leaves; nodes and conditions that show it.
 async fn look(
     config: &Arc<FleetConfig>,
     known: &Arc<Known>,
     lost: &mut BTreeMap<String, bool>,
-    shown: &mut HashMap<String, String>,
+    shown: &Arc<Shown>,
+    term: &CancellationToken,
 ) {
     let tied: HashMap<String, crate::tunnels::Tied> =
         config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
@@ -319,30 +363,44 @@ async fn look(
             let leaving = state.site.metadata.deletion_timestamp.is_some();
             let rtt = tied.get(name).and_then(|t| t.rtt).map_or(0, |rtt| rtt.as_millis().next_power_of_two());
             let print = format!("{:?} {since:?} {rtt}", state.site.resource_version());
-            if leaving || shown.get(name) != Some(&print) {
-                shown.insert(name.clone(), print);
+            let mut prints = shown.prints.lock();
+            if leaving || prints.get(name) != Some(&print) {
+                prints.insert(name.clone(), print);
                 sites.push((state.site.clone(), since, index.works_at(name)));
             }
         }
         (sites, index.hub.clone(), index.orphaned_mirrors())
     };
-    for (site, silent, works) in &sites {
-        let name = site.name_any();
-        let result = if let Some(since) = &site.metadata.deletion_timestamp {
-            let keep = site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
-            let patience = time - since.0.as_second() > FAREWELL;
-            if *works == 0 || silent.is_some() || keep || patience || !tied.contains_key(&name) {
-                sites::remove(config, site, hub.epoch, &hub.id).await
-            } else {
-                Ok(())
-            }
-        } else {
-            sites::show(config, site, silent.as_deref(), tied.get(&name)).await
-        };
-        if let Err(error) = result {
-            tracing::debug!(site = name, %error, "not shown");
-            shown.remove(&name);
-        }
+    if !sites.is_empty() {
+        let (config, shown) = (config.clone(), shown.clone());
+        spawn(term, async move {
+            // One after the other, so that what is older is never written last.
+            let _turn = shown.turn.lock().await;
+            let (tied, hub) = (Arc::new(tied), Arc::new(hub));
+            let shows = sites.into_iter().map(|(site, silent, works)| {
+                let (config, shown, tied, hub) = (config.clone(), shown.clone(), tied.clone(), hub.clone());
+                async move {
+                    let name = site.name_any();
+                    let result = if let Some(since) = &site.metadata.deletion_timestamp {
+                        let keep =
+                            site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
+                        let patience = time - since.0.as_second() > FAREWELL;
+                        if works == 0 || silent.is_some() || keep || patience || !tied.contains_key(&name) {
+                            sites::remove(&config, &site, hub.epoch, &hub.id).await
+                        } else {
+                            Ok(())
+                        }
+                    } else {
+                        sites::show(&config, &site, silent.as_deref(), tied.get(&name)).await
+                    };
+                    if let Err(error) = result {
+                        tracing::debug!(site = name, %error, "not shown");
+                        shown.prints.lock().remove(&name);
+                    }
+                }
+            });
+            futures::stream::iter(shows).buffer_unordered(SHOWS).collect::<Vec<()>>().await;
+        });
     }
     for pod in orphans {
         drop(act(config, known, remove_mirror(&pod)).await);
@@ -363,10 +421,10 @@ async fn admit(config: Arc<FleetConfig>) {
             Some(event) = sites.next() => match event {
                 Ok(watcher::Event::Init) => admission.sites.clear(),
                 Ok(watcher::Event::InitApply(site) | watcher::Event::Apply(site)) => {
-                    if let Some(identity) = site.annotations().get(names::IDENTITY_ANNOTATION) {
-                        admission.sites.insert(site.name_any(), identity.clone());
-                    }
-                    if !ready.0 {
+                    let Some(identity) = site.annotations().get(names::IDENTITY_ANNOTATION) else { continue };
+                    let before = admission.sites.insert(site.name_any(), identity.clone());
+                    // Sites report often; who may come changes seldom.
+                    if !ready.0 || before.as_ref() == Some(identity) {
                         continue;
                     }
                 }
@@ -390,24 +448,36 @@ async fn admit(config: Arc<FleetConfig>) {
     }
 }
 
-/// Every replica writes the leases of the sites that are tied to it.
+/// Every replica writes the leases of the sites that are tied to it: of new ties soon, of the others in turn.
 async fn renew_leases(config: Arc<FleetConfig>) {
     let seconds = i64::try_from(config.lease.as_secs()).unwrap_or(40);
     let pause = (config.lease / 3).max(Duration::from_millis(500));
     let mut ties = config.tunnels.changes();
+    // When the lease of a tie was last written.
+    let mut written: HashMap<String, (Instant, Instant)> = HashMap::new();
     loop {
-        let renewals = config.tunnels.tied().into_iter().map(|tie| {
+        let tied = config.tunnels.tied();
+        let now = Instant::now();
+        written.retain(|site, (since, _)| tied.iter().any(|t| t.site == *site && t.since == *since));
+        let due =
+            tied.into_iter().filter(|tie| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause));
+        let renewals = due.map(|tie| {
             let config = config.clone();
-            async move { sites::renew(&config, &tie, seconds).await }
+            async move {
+                let done = sites::renew(&config, &tie, seconds).await;
+                (tie, done)
+            }
         });
-        for result in futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<_>>().await {
-            if let Err(error) = result {
-                tracing::debug!(%error, "a lease was not renewed");
+        for (tie, done) in futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<_>>().await {
+            match done {
+                Ok(()) => drop(written.insert(tie.site, (tie.since, now))),
+                Err(error) => tracing::debug!(site = tie.site, %error, "a lease was not renewed"),
             }
         }
+        // Leases fall due one by one after their ties were made; looking often enough keeps them all fresh.
         tokio::select! {
-            () = tokio::time::sleep(pause) => {}
-            _ = ties.changed() => {}
+            () = tokio::time::sleep(pause / 8) => {}
+            _ = ties.changed() => tokio::time::sleep(GATHER).await,
         }
     }
 }

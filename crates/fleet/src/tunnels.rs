@@ -37,7 +37,7 @@ struct Inner {
     interval: Duration,
     live: Mutex<HashMap<String, Live>>,
     sessions: Mutex<HashMap<SessionId, (String, Connection)>>,
-    admission: watch::Sender<Option<Admission>>,
+    admission: watch::Sender<Option<Arc<Admission>>>,
     changes: watch::Sender<u64>,
 }
 
@@ -63,6 +63,8 @@ pub struct Tied {
     pub rtt: Option<Duration>,
     /// How long ago it was last heard.
     pub heard: Duration,
+    /// When this tie was made.
+    pub since: Instant,
     pub carrier: &'static str,
 }
 
@@ -264,6 +266,7 @@ impl TunnelHub {
             site: site.clone(),
             rtt: live.connection.rtt(),
             heard: live.connection.last_heard().max(live.since).elapsed(),
+            since: live.since,
             carrier: live.connection.carrier(),
         };
         live.iter().filter(|(_, l)| !l.connection.is_closed()).map(one).collect()
@@ -278,17 +281,19 @@ impl TunnelHub {
                 .map(|(_, l)| l.connection.clone())
                 .collect()
         };
+        let admission = Arc::new(admission);
         let before = self.inner.admission.send_replace(Some(admission.clone()));
         for connection in gone {
             connection.close("this hub no longer knows the site");
         }
         // A changed identity revokes the certificates that carry the old one.
+        let before = before.unwrap_or_default();
         let changed = before
-            .into_iter()
-            .flat_map(|b| b.sites)
-            .filter(|(site, old)| admission.sites.get(site).is_some_and(|new| new != old));
+            .sites
+            .iter()
+            .filter(|(site, old)| admission.sites.get(*site).is_some_and(|new| new != *old));
         for (site, _) in changed {
-            if let Some(live) = self.inner.live.lock().get(&site) {
+            if let Some(live) = self.inner.live.lock().get(site) {
                 live.connection.close("the site's certificate was revoked");
             }
         }

@@ -83,7 +83,8 @@ impl Known {
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => {
+                Ok(Event::InitApply(mut object)) => {
+                    forget_managers(&mut object);
                     listed.insert(id(&object));
                     held.insert(id(&object), trimmed(&object));
                     put(&mut self.index.lock(), object);
@@ -98,7 +99,8 @@ impl Known {
                     });
                     self.synced((names::GROUP, kind));
                 }
-                Ok(Event::Apply(object)) => {
+                Ok(Event::Apply(mut object)) => {
+                    forget_managers(&mut object);
                     held.insert(id(&object), trimmed(&object));
                     put(&mut self.index.lock(), object);
                 }
@@ -223,6 +225,11 @@ impl Known {
             self.changed.notify_one();
         }
     }
+}
+
+/// Who wrote which field is dead weight here, and for a Work with many pods heavier than the rest.
+pub fn forget_managers(object: &mut impl Resource) {
+    object.meta_mut().managed_fields = None;
 }
 
 pub fn as_json(object: DynamicObject, api_version: &str, kind: &str) -> Value {
