@@ -27,3 +27,4 @@ pub use dns::{DnsError, DnsServer, Zone};
 pub use overlay::{Overlay, Peer};
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};
 pub use proxy::ServiceProxy;
+pub use service::HostPort;

@@ -7,13 +7,13 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 
 use crate::address::Subnet;
 use crate::nft::Transaction;
-use crate::service::{ServicePort, Surroundings, service_ports, transaction};
+use crate::service::{HostPort, ServicePort, Surroundings, service_ports, transaction};
 
 /// Translates service addresses on this node. Rules stay when the process ends.
 pub struct ServiceProxy {
     around: Surroundings,
     node: String,
-    applied: Option<Vec<ServicePort>>,
+    applied: Option<(Vec<ServicePort>, Vec<HostPort>)>,
 }
 
 impl ServiceProxy {
@@ -24,13 +24,20 @@ impl ServiceProxy {
     }
 
     /// Replaces all rules at once if anything changed. True if it did.
-    pub fn apply(&mut self, services: &[Service], slices: &[EndpointSlice]) -> io::Result<bool> {
-        let ports = service_ports(services, slices, &self.node);
-        if self.applied.as_ref() == Some(&ports) {
+    pub fn apply(
+        &mut self,
+        services: &[Service],
+        slices: &[EndpointSlice],
+        host_ports: &[HostPort],
+    ) -> io::Result<bool> {
+        let mut host_ports = host_ports.to_vec();
+        host_ports.sort();
+        let wanted = (service_ports(services, slices, &self.node), host_ports);
+        if self.applied.as_ref() == Some(&wanted) {
             return Ok(false);
         }
-        transaction(&self.around, &ports).commit()?;
-        self.applied = Some(ports);
+        transaction(&self.around, &wanted.0, &wanted.1).commit()?;
+        self.applied = Some(wanted);
         Ok(true)
     }
 

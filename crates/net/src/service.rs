@@ -86,11 +86,7 @@ pub(crate) fn service_ports(services: &[Service], slices: &[EndpointSlice], node
         addresses.extend(spec.external_ips.iter().flatten().filter_map(|ip| ip.parse::<Ipv4Addr>().ok()));
         let slices = by_service.get(&(namespace.as_str(), name.as_str())).cloned().unwrap_or_default();
         for port in spec.ports.iter().flatten() {
-            let protocol = match port.protocol.as_deref() {
-                Some("UDP") => Protocol::Udp,
-                Some("SCTP") => Protocol::Sctp,
-                _ => Protocol::Tcp,
-            };
+            let protocol = protocol_of(port.protocol.as_deref().unwrap_or("TCP"));
             let Ok(number) = u16::try_from(port.port) else { continue };
             let endpoints: Vec<(&Endpoint, u16)> = slices
                 .iter()
@@ -127,6 +123,18 @@ pub(crate) fn service_ports(services: &[Service], slices: &[EndpointSlice], node
     ports
 }
 
+/// A port of this machine that leads to a port of one of its pods.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct HostPort {
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Only on this address of the machine; `None`: on all.
+    pub address: Option<Ipv4Addr>,
+    pub port: u16,
+    pub pod: Ipv4Addr,
+    pub pod_port: u16,
+}
+
 /// What the rules know of the node.
 #[derive(Clone, Debug)]
 pub(crate) struct Surroundings {
@@ -138,7 +146,11 @@ pub(crate) struct Surroundings {
 }
 
 /// The whole table as one transaction.
-pub(crate) fn transaction(around: &Surroundings, ports: &[ServicePort]) -> Transaction {
+pub(crate) fn transaction(
+    around: &Surroundings,
+    ports: &[ServicePort],
+    host_ports: &[HostPort],
+) -> Transaction {
     let mut t = Transaction::replace(&around.table);
     let base =
         |name: &str, hook, priority, nat| Chain { name: name.into(), hook: Some((hook, priority)), nat };
@@ -171,7 +183,39 @@ pub(crate) fn transaction(around: &Surroundings, ports: &[ServicePort]) -> Trans
     for (index, port) in ports.iter().enumerate() {
         service_rules(&mut t, index, port);
     }
+    for (index, port) in host_ports.iter().enumerate() {
+        host_port_rules(&mut t, index, port);
+    }
     t
+}
+
+fn protocol_of(name: &str) -> Protocol {
+    match name {
+        "UDP" => Protocol::Udp,
+        "SCTP" => Protocol::Sctp,
+        _ => Protocol::Tcp,
+    }
+}
+
+fn host_port_rules(t: &mut Transaction, index: usize, port: &HostPort) {
+    let chain = format!("host{index}");
+    t.chain(&Chain { name: chain.clone(), hook: None, nat: false });
+    // The pod itself, and programs that use the loopback address, must get their answers through the node.
+    let loopback = (Ipv4Addr::new(127, 0, 0, 0), 8);
+    for (network, prefix) in [(port.pod, 32), loopback] {
+        t.rule(&chain, &[Expr::SourceIn { network, prefix, negate: false }, Expr::SetMark(MASQUERADE)]);
+    }
+    t.rule(&chain, &[Expr::Dnat { address: port.pod, port: port.pod_port }]);
+    let mut rule = vec![match port.address {
+        Some(address) => Expr::DestinationIn { network: address, prefix: 32, negate: false },
+        None => Expr::DestinationIsLocal,
+    }];
+    rule.extend([
+        Expr::Protocol(protocol_of(&port.protocol)),
+        Expr::DestinationPort(port.port),
+        Expr::Goto(chain),
+    ]);
+    t.rule("services", &rule);
 }
 
 fn service_rules(t: &mut Transaction, index: usize, port: &ServicePort) {

@@ -86,6 +86,10 @@ fn start(dir: &str, namespaces: &str, hostname: &str) -> io::Result<Shim> {
     let children = sys::child_events()?;
     let pause = if namespaces.contains('p') { Some(sys::start_pause()?) } else { None };
     std::env::set_current_dir(dir).map_err(context("pod folder"))?;
+    // One shim per pod: a node that was killed while it started one may start another.
+    let lock = fs::File::create("shim.lock").map_err(context("shim.lock"))?;
+    lock.try_lock().map_err(|_| io::Error::other("the pod has a shim already"))?;
+    std::mem::forget(lock);
     let _ = fs::remove_file("shim.sock");
     let listener = UnixListener::bind("shim.sock").map_err(context("shim.sock"))?;
     listener.set_nonblocking(true)?;
@@ -230,6 +234,8 @@ impl Shim {
             }
             None => {
                 let container = self.containers.remove(index);
+                // Without it the container never was: a node that missed our answer must not wait for its end.
+                let _ = fs::remove_file(container.dir.join("pid"));
                 format!("err\t{}", container.creation_error())
             }
         };

@@ -1,11 +1,15 @@
 //! What every pod worker and every request handler of one node shares.
 
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::{Pod, Service};
 use parking_lot::RwLock;
+use tokio::sync::watch;
+use tombolo_net::HostPort;
 
 use crate::events::Events;
 use crate::pod::env::NodeFacts;
@@ -22,6 +26,8 @@ pub(crate) struct Context {
     pub events: Events,
     /// The services of the site, for environment variables; replaced as a whole when one changes.
     pub services: RwLock<Arc<Vec<Service>>>,
+    /// Ports of this machine that lead to its pods, by pod.
+    pub host_ports: watch::Sender<BTreeMap<String, Vec<HostPort>>>,
     /// The API answered last time.
     pub online: AtomicBool,
     /// One image is pulled or unpacked at a time per pod, a few at once per node.
@@ -60,6 +66,38 @@ impl Context {
             allocatable_cpu: crate::machine::processors() as i128 * 1000,
             allocatable_memory: i128::from(crate::machine::memory_bytes()),
         }
+    }
+
+    /// Opens the ports a pod wants on the machine (`hostPort`), or closes them when it has no address any more.
+    pub fn set_host_ports(&self, uid: &str, pod: &Pod, addresses: &[IpAddr]) {
+        let host_network = pod.spec.as_ref().is_some_and(|s| s.host_network == Some(true));
+        let address = addresses.iter().find_map(|a| match a {
+            IpAddr::V4(address) if !host_network => Some(*address),
+            _ => None,
+        });
+        let number = |port: i32| u16::try_from(port).ok().filter(|port| *port > 0);
+        let containers =
+            pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+        let ports = containers.flat_map(|c| c.ports.iter().flatten()).filter_map(|port| {
+            Some(HostPort {
+                protocol: port.protocol.clone().unwrap_or_else(|| "TCP".into()),
+                address: port
+                    .host_ip
+                    .as_ref()
+                    .and_then(|ip| ip.parse().ok())
+                    .filter(|ip: &std::net::Ipv4Addr| !ip.is_unspecified()),
+                port: number(port.host_port?)?,
+                pod: address?,
+                pod_port: number(port.container_port)?,
+            })
+        });
+        let ports: Vec<HostPort> = ports.collect();
+        self.host_ports.send_if_modified(|all| {
+            if ports.is_empty() {
+                return all.remove(uid).is_some();
+            }
+            all.insert(uid.to_owned(), ports.clone()).as_ref() != Some(&ports)
+        });
     }
 
     pub fn services(&self) -> Arc<Vec<Service>> {

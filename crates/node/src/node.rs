@@ -64,8 +64,12 @@ impl Shared {
             if !handle.task.is_finished() {
                 remember_pod(&self.ctx.pod_dir(&uid), &pod);
                 handle.wanted.send_replace(Wanted::Here(pod));
+                return;
             }
-            return;
+            // Its worker has done its part, yet the API still has it: only a deletion can be finished again.
+            if pod.metadata.deletion_timestamp.is_none() {
+                return;
+            }
         }
         remember_pod(&self.ctx.pod_dir(&uid), &pod);
         pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Here(pod)));
@@ -166,6 +170,7 @@ impl Node {
             cluster_dns,
             cluster_domain: config.cluster_domain.clone(),
             services: RwLock::default(),
+            host_ports: tokio::sync::watch::Sender::default(),
             online: AtomicBool::new(false),
             pulls: tokio::sync::Semaphore::new(PULLS_AT_ONCE),
         });
@@ -239,12 +244,8 @@ impl Node {
             folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         for pod in &pods {
             let dir = data_dir.join("pods").join(pod);
-            let _ = shim::ask(&dir, &["exit"]).await;
-            for _ in 0..300 {
-                if shim::Shim::connect(&dir).await.is_err() {
-                    break;
-                }
-                tokio::time::sleep(Duration::from_millis(10)).await;
+            if let Err(error) = shim::retire(&dir).await {
+                tracing::warn!(pod, %error, "a pod's shim does not end");
             }
         }
         PodNetwork::destroy(&identity.bridge(), &pods)?;

@@ -54,7 +54,8 @@ impl Reporter {
             }
             if let Some(status) = &last {
                 match patch(&self.ctx, &self.api, &self.name, &self.uid, status).await {
-                    Sent::Done => last = None,
+                    // A status the API refuses must not keep the pod from going.
+                    Sent::Done | Sent::Refused => last = None,
                     Sent::Gone => return,
                     Sent::Later => {}
                 }
@@ -69,7 +70,12 @@ impl Reporter {
                 match tokio::time::timeout(PATIENCE, self.api.delete(&self.name, &params)).await {
                     // A finalizer may keep it; what runs is gone, and the API will say when the object is.
                     Ok(Ok(_)) => return,
-                    Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
+                    Ok(Err(kube::Error::Api(status))) if status.code == 404 => return,
+                    Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+                        if is_another(&self.api, &self.name, &self.uid).await {
+                            return;
+                        }
+                    }
                     Ok(Err(error)) => {
                         tracing::debug!(pod = self.name, %error, "final delete failed, trying again")
                     }
@@ -102,7 +108,7 @@ async fn send_all(
         let status = newest.borrow_and_update().clone();
         if let Some(status) = status.filter(|status| sent.as_ref() != Some(status)) {
             match patch(&ctx, &api, &name, &uid, &status).await {
-                Sent::Done => sent = Some(status),
+                Sent::Done | Sent::Refused => sent = Some(status),
                 Sent::Gone => {}
                 Sent::Later => {
                     tokio::time::sleep(RETRY).await;
@@ -116,8 +122,19 @@ async fn send_all(
     }
 }
 
+/// A conflict means either "try again" or "this name belongs to another pod by now".
+async fn is_another(api: &Api<Pod>, name: &str, uid: &str) -> bool {
+    match tokio::time::timeout(PATIENCE, api.get_opt(name)).await {
+        Ok(Ok(Some(pod))) => spec::uid(&pod) != uid,
+        Ok(Ok(None)) => true,
+        _ => false,
+    }
+}
+
 enum Sent {
     Done,
+    /// The API will never take it.
+    Refused,
     Gone,
     Later,
 }
@@ -139,7 +156,18 @@ async fn patch(ctx: &Context, api: &Api<Pod>, name: &str, uid: &str, status: &Po
     let request = api.patch_status(name, &params, &body);
     match tokio::time::timeout(PATIENCE, request).await {
         Ok(Ok(_)) => Sent::Done,
-        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => Sent::Gone,
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Sent::Gone,
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => {
+            if is_another(api, name, uid).await {
+                Sent::Gone
+            } else {
+                Sent::Later
+            }
+        }
+        Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 413 | 415 | 422) => {
+            tracing::warn!(pod = name, error = %status, "the API refused the pod's status");
+            Sent::Refused
+        }
         Ok(Err(error)) => {
             tracing::debug!(pod = name, %error, "status not sent, trying again");
             Sent::Later

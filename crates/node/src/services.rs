@@ -52,6 +52,7 @@ impl Follow {
             fs::read(self.file()).ok().and_then(|b| serde_json::from_slice(&b).ok()).unwrap_or_default();
         let mut known = Table::new(kept.services);
         let mut known_slices = Table::new(kept.slices);
+        let mut host_ports = self.ctx.host_ports.subscribe();
         let mut due: Option<tokio::time::Instant> = Some(tokio::time::Instant::now());
         loop {
             let soon = tokio::time::Instant::now() + SETTLE;
@@ -62,6 +63,7 @@ impl Follow {
                         due = due.or(Some(soon));
                     }
                 }
+                Ok(()) = host_ports.changed() => due = due.or(Some(soon)),
                 Some(event) = slices.next() => {
                     if known_slices.event(event).await {
                         due = due.or(Some(soon));
@@ -93,7 +95,8 @@ impl Follow {
         });
         *self.ctx.services.write() = Arc::new(services.clone());
         if let Some(proxy) = &mut self.proxy {
-            proxy.apply(&services, &slices)?;
+            let host_ports: Vec<_> = self.ctx.host_ports.borrow().values().flatten().cloned().collect();
+            proxy.apply(&services, &slices, &host_ports)?;
         }
         let bytes = serde_json::to_vec(&Kept { services, slices })?;
         if fs::read(self.file()).is_ok_and(|old| old == bytes) {

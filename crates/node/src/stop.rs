@@ -11,7 +11,7 @@ use crate::hook;
 use crate::pod::plan::is_sidecar;
 use crate::pod::spec;
 use crate::pod::worker::Wanted;
-use crate::runtime::{ContainerPhase, ContainerState, PodState};
+use crate::runtime::{ContainerPhase, ContainerState, PodState, RuntimeError};
 
 const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
@@ -86,7 +86,10 @@ pub(crate) async fn container_until(
     let signal = container.and_then(|c| c.lifecycle.as_ref()?.stop_signal.clone());
     let image_signal = || container.and_then(|c| ctx.runtime.image(c.image.as_deref()?)?.config.stop_signal);
     let first = signal.or_else(image_signal).and_then(|name| signal_number(&name)).unwrap_or(SIGTERM);
-    let _ = ctx.runtime.signal(&uid, id, if grace.is_zero() { SIGKILL } else { first }).await;
+    let sent = ctx.runtime.signal(&uid, id, if grace.is_zero() { SIGKILL } else { first }).await;
+    if matches!(sent, Err(RuntimeError::NoContainer(_))) {
+        return;
+    }
     let mut killed = grace.is_zero();
     while is_running(ctx, &uid, id).await {
         if let Some(wanted) = &mut wanted {

@@ -96,6 +96,25 @@ impl Cgroups {
         set(&folder.join("pids.max"), limits.pids_limit)
     }
 
+    /// Kills every process in a group and below: whoever lost track of them, the kernel did not.
+    pub fn kill(&self, group: &str) {
+        fn walk(folder: &Path) {
+            let listed = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+            for pid in listed.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 1) {
+                let _ = nix::sys::signal::kill(
+                    nix::unistd::Pid::from_raw(pid),
+                    nix::sys::signal::Signal::SIGKILL,
+                );
+            }
+            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    walk(&entry.path());
+                }
+            }
+        }
+        self.folders(group).iter().for_each(|folder| walk(folder));
+    }
+
     /// Removes a group and all below it. Processes may need a moment to leave after they were killed.
     pub fn remove(&self, group: &str) {
         for folder in self.folders(group) {
@@ -108,8 +127,9 @@ impl Cgroups {
         }
     }
 
-    /// Removes everything of this node.
+    /// Ends and removes everything of this node.
     pub fn remove_all(&self) {
+        self.kill(&format!("/{}", self.node));
         self.remove(&format!("/{}", self.node));
     }
 

@@ -173,6 +173,9 @@ impl Runtime for Embedded {
         }
         let dir = self.pod_dir(&spec.uid);
         fs::create_dir_all(&dir).map_err(RuntimeError::io("pod folder"))?;
+        shim::retire(&dir).await.map_err(RuntimeError::io("end the pod's old shim"))?;
+        let (cgroups, group) = (self.cgroups.clone(), self.cgroups.pod(&spec.uid));
+        let _ = tokio::task::spawn_blocking(move || cgroups.kill(&group)).await;
         let letters = [
             ('n', !spec.host_network),
             ('i', !spec.host_ipc),
@@ -213,24 +216,12 @@ impl Runtime for Embedded {
 
     async fn stop_sandbox(&self, uid: &str) -> Result<(), RuntimeError> {
         let dir = self.pod_dir(uid);
-        if let Some(sandbox) = self.sandbox(uid) {
-            let _ = shim::ask(&dir, &["exit"]).await;
-            for _ in 0..500 {
-                if !sandbox.alive() {
-                    break;
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
-            }
-            if sandbox.alive() {
-                return Err(RuntimeError::Refused(
-                    "the pod's processes do not end although they were killed".into(),
-                ));
-            }
-        }
         self.live.lock().expect("no panic while held").remove(uid);
+        shim::retire(&dir).await.map_err(RuntimeError::io("stop the pod"))?;
         let _ = fs::remove_file(dir.join("sandbox.json"));
         let (network, cgroups, name) = (self.network.clone(), self.cgroups.clone(), uid.to_owned());
         let cleaned = tokio::task::spawn_blocking(move || {
+            cgroups.kill(&cgroups.pod(&name));
             cgroups.remove(&cgroups.pod(&name));
             network.detach(&name)
         });
@@ -299,8 +290,13 @@ impl Runtime for Embedded {
     }
 
     async fn signal(&self, pod: &str, id: &str, signal: i32) -> Result<(), RuntimeError> {
-        let asked = shim::ask(&self.pod_dir(pod), &["kill", id, &signal.to_string()]).await;
-        asked.map(drop).map_err(RuntimeError::io("signal the container"))
+        match shim::ask(&self.pod_dir(pod), &["kill", id, &signal.to_string()]).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.to_string().starts_with("no container") => {
+                Err(RuntimeError::NoContainer(id.to_owned()))
+            }
+            Err(error) => Err(RuntimeError::io("signal the container")(error)),
+        }
     }
 
     async fn remove_container(&self, pod: &str, id: &str) -> Result<(), RuntimeError> {

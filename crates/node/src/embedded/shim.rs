@@ -43,6 +43,23 @@ pub(crate) async fn start(program: &Path, pod: &Path, namespaces: &str, hostname
     }
 }
 
+/// Ends the shim of a pod, if there is one, with all it keeps. A node that was killed at the wrong moment may have
+/// left one it never wrote down; the lock the shim holds tells.
+pub(crate) async fn retire(pod: &Path) -> io::Result<()> {
+    let free = || match File::open(pod.join("shim.lock")) {
+        Ok(lock) => lock.try_lock().is_ok(),
+        Err(_) => true,
+    };
+    for _ in 0..500 {
+        if free() {
+            return Ok(());
+        }
+        let _ = ask(pod, &["exit"]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Err(io::Error::new(io::ErrorKind::TimedOut, "the pod's processes do not end although they were killed"))
+}
+
 /// A connection to a shim.
 pub(crate) struct Shim {
     stream: BufReader<UnixStream>,

@@ -147,6 +147,8 @@ impl Worker {
         }
         let state = self.look(&uid).await;
         self.probes.keep(pod, &state, &self.memory);
+        let addresses = state.sandbox.as_ref().map(|s| s.addresses.clone()).unwrap_or_default();
+        self.ctx.set_host_ports(&uid, pod, &addresses);
         self.report(pod, &state);
         self.refresh(pod, &state).await;
         let until = decision.wake.map(|at| at.duration_since(Timestamp::now()));
@@ -323,6 +325,7 @@ impl Worker {
         let pod = self.pod();
         let uid = spec::uid(&pod).to_owned();
         self.probes.stop();
+        self.ctx.set_host_ports(&uid, &pod, &[]);
         let state = self.look(&uid).await;
         let mut stops = tokio::task::JoinSet::new();
         for group in stop::order(&pod, &state) {

@@ -39,7 +39,8 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) % limit
     };
-    for round in 0..8 {
+    const ROUNDS: usize = 8;
+    for round in 0..ROUNDS {
         let victim = Victim::start(&site);
         for index in 0..3 {
             site.create(
@@ -64,10 +65,20 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
         let settled = pods
             .iter()
             .all(|pod| pod.metadata.deletion_timestamp.is_none() && condition(pod, "Ready") == Some("True"));
-        if settled && pods.len() == 8 + 2 {
+        if settled && pods.len() == ROUNDS + 2 {
             break;
         }
-        assert!(start.elapsed() < Duration::from_secs(120), "{} pods, not settled", pods.len());
+        let shown = || {
+            let one = |p: &k8s_openapi::api::core::v1::Pod| {
+                (
+                    p.metadata.name.clone(),
+                    p.metadata.deletion_timestamp.clone(),
+                    p.status.clone().and_then(|s| s.phase),
+                )
+            };
+            pods.iter().map(one).collect::<Vec<_>>()
+        };
+        assert!(start.elapsed() < Duration::from_secs(120), "not settled: {:?}", shown());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let folders = || std::fs::read_dir(site.machine.dir().join("pods")).expect("pods").count();

@@ -50,6 +50,7 @@ pub fn run(tests: &[Test]) {
         return;
     }
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET).expect("a network namespace of our own");
+    tombolo_net::loopback_up(std::process::id()).expect("loopback");
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "off".into());
     tracing_subscriber::fmt().with_env_filter(filter).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("tokio");

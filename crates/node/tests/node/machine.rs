@@ -167,6 +167,11 @@ impl Site {
         self.node = Some(start_node(self.client.clone(), self.machine.dir()).await);
     }
 
+    /// The kubelet API without a port.
+    pub fn stream_server(&self) -> tombolo_node::StreamServer {
+        self.node.as_ref().expect("a running node").0.stream_server()
+    }
+
     pub fn kubeconfig(&self) -> &Path {
         &upstream().expect("running").kubeconfig
     }

@@ -23,7 +23,7 @@ fn main() {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("tokio");
         return runtime.block_on(churn::run_node(kubeconfig, dir));
     }
-    let mut tests = vec![
+    let tests = [
         runtime::tests(),
         images::tests(),
         pods::tests(),
@@ -31,12 +31,7 @@ fn main() {
         streams::tests(),
         services::tests(),
         stubborn::tests(),
+        churn::tests(),
     ];
-    // A known fault, listed in docs/status.md: a pod deleted while its node is killed can stay Terminating.
-    if std::env::var_os("TOMBOLO_CHURN").is_some() {
-        tests.push(churn::tests());
-    } else {
-        println!("SKIPPED: churn under SIGKILL has a known fault; set TOMBOLO_CHURN=1 to run it");
-    }
     harness::run(&tests.concat());
 }

@@ -119,6 +119,17 @@ async fn services_balance_names_resolve_and_node_ports_answer() {
         .await
         .expect("hairpin");
     assert!(itself.contains("one") && itself.contains("two"), "{itself}");
+    site.create("door", json!({"containers": [{"name": "main", "image": BUSYBOX, "command": ["sh", "-c", server],
+        "ports": [{"containerPort": 8080, "hostPort": 8123}], "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}]}))
+        .await;
+    site.ready("door").await;
+    let fetch = || {
+        std::process::Command::new("/bin/busybox")
+            .args(["wget", "-q", "-O", "-", "http://127.0.0.1:8123"])
+            .output()
+    };
+    let door = tokio::task::spawn_blocking(fetch).await.expect("ran").expect("busybox");
+    assert_eq!(String::from_utf8_lossy(&door.stdout), "door\n", "the host's port leads to the pod");
     // From the node, by node port and by cluster address.
     for url in [format!("{GATEWAY}:30777"), "127.0.0.1:30777".into(), "10.0.0.77:80".into()] {
         let fetch = move || {

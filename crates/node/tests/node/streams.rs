@@ -5,12 +5,19 @@ use std::net::TcpStream;
 use std::process::Stdio;
 use std::time::Duration;
 
+use futures::{SinkExt, StreamExt};
 use serde_json::json;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tombolo_testkit::{Fixture, Kubectl, require};
 
 use crate::machine::{Site, upstream};
 
-crate::tests![kubectl_reaches_into_a_pod, logs_follow_and_show_the_previous_container];
+crate::tests![
+    kubectl_reaches_into_a_pod,
+    a_terminal_and_an_attached_input_work,
+    logs_follow_and_show_the_previous_container
+];
 
 async fn kubectl_reaches_into_a_pod() {
     let Some(site) = Site::start("streams").await else { return };
@@ -97,4 +104,71 @@ async fn logs_follow_and_show_the_previous_container() {
     assert_eq!(status.state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code), Some(0));
     assert_eq!(status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code), Some(1));
     site.tear_down().await;
+}
+
+async fn a_terminal_and_an_attached_input_work() {
+    let Some(site) = Site::start("attach").await else { return };
+    site.create(
+        "reader",
+        json!({"restartPolicy": "Never", "containers": [{"name": "main", "stdin": true, "stdinOnce": true,
+            "command": ["sh", "-c", "while read line; do echo got $line; done; echo end"]}]}),
+    )
+    .await;
+    site.ready("reader").await;
+    let (output, status, code) = websocket(&site, "reader", "exit 3", false).await;
+    assert_eq!((output.as_str(), code), ("", Some(1000)), "a close without a code is an error to clients");
+    assert_eq!(status["details"]["causes"][0]["message"], "3", "{status}");
+    let (output, status, _) =
+        websocket(&site, "reader", "[ -t 0 ] && [ -t 1 ] && echo terminal; sleep 1; busybox stty size", true)
+            .await;
+    assert_eq!((output.as_str(), &status["status"]), ("terminal\r\n40 100\r\n", &json!("Success")));
+    let (kubectl, namespace) = (site.kubectl(), site.namespace.clone());
+    let attach = move || kubectl.run_with_input(&["-n", &namespace, "attach", "-i", "reader"], "one\ntwo\n");
+    let seen = tokio::task::spawn_blocking(attach).await.expect("ran").expect("attach");
+    assert!(seen.contains("got one") && seen.contains("got two"), "{seen}");
+    // The input ended with its first client, so the program came to its end.
+    site.until("reader", "done", |pod| crate::machine::phase(pod) == "Succeeded").await;
+    assert_eq!(site.run(&["logs", "reader"]).await.expect("logs"), "got one\ngot two\nend\n");
+    site.tear_down().await;
+}
+
+/// Runs a script the way today's kubectl does when nobody translates: a WebSocket straight to the node.
+/// Returns the output, the final status and the code the connection was closed with.
+async fn websocket(
+    site: &Site,
+    pod: &str,
+    script: &str,
+    tty: bool,
+) -> (String, serde_json::Value, Option<u16>) {
+    let (near, far) = tokio::io::duplex(64 * 1024);
+    let server = site.stream_server();
+    tokio::spawn(async move { server.serve(far).await });
+    let script: String = script.bytes().map(|b| format!("%{b:02x}")).collect();
+    let flags = if tty { "&tty=1&input=1" } else { "&error=1" };
+    let uri = format!(
+        "ws://node/exec/{}/{pod}/main?command=sh&command=-c&command={script}&output=1{flags}",
+        site.namespace
+    );
+    let mut request = uri.into_client_request().expect("request");
+    request.headers_mut().insert("sec-websocket-protocol", "v5.channel.k8s.io".parse().expect("header"));
+    let (mut socket, response) = tokio_tungstenite::client_async(request, near).await.expect("handshake");
+    assert_eq!(response.headers()["sec-websocket-protocol"], "v5.channel.k8s.io");
+    if tty {
+        let size = [&[4u8][..], br#"{"Width":100,"Height":40}"#].concat();
+        socket.send(Message::binary(size)).await.expect("resize");
+    }
+    let (mut output, mut status, mut code) = (String::new(), serde_json::Value::Null, None);
+    while let Some(Ok(message)) = socket.next().await {
+        match message {
+            Message::Binary(data) if data.first() == Some(&1) => {
+                output.push_str(&String::from_utf8_lossy(&data[1..]))
+            }
+            Message::Binary(data) if data.first() == Some(&3) => {
+                status = serde_json::from_slice(&data[1..]).expect("status")
+            }
+            Message::Close(frame) => code = frame.map(|f| f.code.into()),
+            _ => {}
+        }
+    }
+    (output, status, code)
 }
