@@ -370,6 +370,7 @@ impl Shim {
             ["exit"] => {
                 self.leaving = true;
                 self.kill_all();
+                self.kill_creators();
                 Ok(())
             }
             _ => Err(format!("unknown request {:?}", fields.first().unwrap_or(&""))),
@@ -399,6 +400,15 @@ impl Shim {
         for container in &self.containers {
             if let Phase::Running { pid } = container.phase {
                 let _ = sys::send_signal(pid, sys::SIGKILL);
+            }
+        }
+    }
+
+    /// One that hangs must not keep the pod from going. What it leaves behind is in the pod's cgroup.
+    fn kill_creators(&mut self) {
+        for container in &self.containers {
+            if let Phase::Creating { creator, .. } = container.phase {
+                let _ = sys::send_signal(creator, sys::SIGKILL);
             }
         }
     }

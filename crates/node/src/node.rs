@@ -62,7 +62,10 @@ impl Shared {
         let mut pods = self.pods.lock();
         if let Some(handle) = pods.get(&uid) {
             if !handle.task.is_finished() {
-                remember_pod(&self.ctx.pod_dir(&uid), &pod);
+                // A worker that ends its pod also removes the folder: it must not come back under its hands.
+                if !handle.wanted.borrow().is_ending() {
+                    remember_pod(&self.ctx.pod_dir(&uid), &pod);
+                }
                 handle.wanted.send_replace(Wanted::Here(pod));
                 return;
             }
@@ -70,8 +73,9 @@ impl Shared {
             if pod.metadata.deletion_timestamp.is_none() {
                 return;
             }
+        } else {
+            remember_pod(&self.ctx.pod_dir(&uid), &pod);
         }
-        remember_pod(&self.ctx.pod_dir(&uid), &pod);
         pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Here(pod)));
     }
 
@@ -105,6 +109,28 @@ impl Shared {
     /// Ends the workers where they stand, as a crash would: what they do may be repeated.
     fn abandon(&self) {
         self.pods.lock().drain().for_each(|(_, handle)| handle.task.abort());
+    }
+
+    /// Removes folders without a pod in them: what a node that was killed while it removed them left behind.
+    fn sweep(&self, listed: &HashMap<String, ()>) {
+        let folders = std::fs::read_dir(self.ctx.data_dir.join("pods")).into_iter().flatten().flatten();
+        let known = self.pods.lock();
+        let orphans = folders
+            .filter(|entry| remembered_pod(&entry.path()).is_none())
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            .filter(|uid| !known.contains_key(uid) && !listed.contains_key(uid));
+        for uid in orphans {
+            let runtime = self.ctx.runtime.clone();
+            tokio::spawn(async move {
+                let removed = async {
+                    runtime.stop_sandbox(&uid).await?;
+                    runtime.remove_pod(&uid).await
+                };
+                if let Err(error) = removed.await {
+                    tracing::warn!(pod = uid, %error, "the rest of a removed pod is still there");
+                }
+            });
+        }
     }
 
     /// Pods kept on disk that no worker has.
@@ -334,6 +360,7 @@ async fn follow_pods(shared: Arc<Shared>, shutdown: CancellationToken) {
                         for pod in known.into_iter().filter(|pod| !listed.contains_key(spec::uid(pod))) {
                             shared.gone(pod);
                         }
+                        shared.sweep(&listed);
                     }
                     watcher::Event::Apply(pod) => shared.apply(pod),
                     watcher::Event::Delete(pod) => shared.gone(Arc::new(pod)),

@@ -103,7 +103,7 @@ impl Embedded {
     async fn adopt(self: &Arc<Self>, uid: &str) {
         let dir = self.pod_dir(uid);
         let Some(sandbox) = Sandbox::load(&dir) else { return };
-        if !sandbox.this_boot() || shim::ask(&dir, &["list"]).await.is_err() {
+        if !sandbox.this_boot() || shim::settle(&dir).await.is_err() {
             return;
         }
         if let Some(address) = sandbox.address

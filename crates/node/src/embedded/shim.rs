@@ -16,6 +16,9 @@ static PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/tombolo-shim")
 /// A shim answers at once, except to `run`, which makes a container first.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A container that is not made within this time is given up by a node that finds it half made.
+const CREATION: Duration = Duration::from_secs(5);
+
 /// Writes the shim's program to `dir` unless it is there: its name carries its digest, so that shims of an older
 /// version keep running from their own file.
 pub(crate) fn install(dir: &Path) -> io::Result<PathBuf> {
@@ -58,6 +61,28 @@ pub(crate) async fn retire(pod: &Path) -> io::Result<()> {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Err(io::Error::new(io::ErrorKind::TimedOut, "the pod's processes do not end although they were killed"))
+}
+
+/// Waits until no container of a pod is half made: one whose creation a node of before had asked for must be finished
+/// or gone before it can be told whether it is there.
+pub(crate) async fn settle(pod: &Path) -> io::Result<()> {
+    let give_up = tokio::time::Instant::now() + CREATION;
+    loop {
+        let creating: Vec<String> = ask(pod, &["list"])
+            .await?
+            .iter()
+            .filter_map(|line| line.strip_prefix("creating\t").map(str::to_owned))
+            .collect();
+        if creating.is_empty() {
+            return Ok(());
+        }
+        if tokio::time::Instant::now() >= give_up {
+            for id in &creating {
+                let _ = ask(pod, &["kill", id, "9"]).await;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
 }
 
 /// A connection to a shim.

@@ -39,6 +39,11 @@ impl Wanted {
             Wanted::Here(pod) | Wanted::Gone(pod) => pod,
         }
     }
+
+    /// It is to stop, whatever else it says.
+    pub fn is_ending(&self) -> bool {
+        matches!(self, Wanted::Gone(_)) || self.pod().metadata.deletion_timestamp.is_some()
+    }
 }
 
 /// A running worker, as the node sees it.
@@ -107,7 +112,7 @@ impl Worker {
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             let pod = wanted.pod().clone();
-            if matches!(wanted, Wanted::Gone(_)) || pod.metadata.deletion_timestamp.is_some() {
+            if wanted.is_ending() {
                 self.end(matches!(wanted, Wanted::Gone(_))).await;
                 return;
             }
@@ -158,8 +163,7 @@ impl Worker {
     }
 
     fn deleted(&self) -> bool {
-        let wanted = self.wanted.borrow();
-        matches!(*wanted, Wanted::Gone(_)) || wanted.pod().metadata.deletion_timestamp.is_some()
+        self.wanted.borrow().is_ending()
     }
 
     async fn look(&self, uid: &str) -> PodState {
