@@ -81,6 +81,8 @@ impl Agent {
         let stop = stop.child_token();
         let state = state_name(&tie.url);
         let mut spec = tie.description.spec.clone();
+        // Our own nodes stop a pod by its deadline, or refuse to start it.
+        spec.fences |= hub_identity.is_none();
         spec.hubs.extend(hub_identity.clone());
         let config = AgentConfig {
             site: site.clone(),

@@ -196,9 +196,11 @@ impl Ledger {
         self.works.iter().find(|(_, entry)| fits(&entry.spec)).map(|(name, _)| name)
     }
 
-    /// The longest lease of any at-most-once workload here, in seconds.
-    pub fn lease_seconds(&self) -> Option<i64> {
-        self.works.values().filter_map(|e| Some(e.spec.lease.as_ref()?.seconds)).max()
+    /// The longest lease of any at-most-once workload here, and the shortest time one may run between two renewals,
+    /// in seconds.
+    pub fn lease_seconds(&self) -> Option<(i64, i64)> {
+        let terms = || self.works.values().filter_map(|e| e.spec.lease.as_ref());
+        Some((terms().map(|t| t.seconds).max()?, terms().map(|t| t.seconds - t.stop_seconds).min()?))
     }
 
     /// Is the removal of a workload that may run at most once still under way?

@@ -232,7 +232,8 @@ async fn session(
 }
 
 /// For workloads that may run at most once: how fresh the tie to the hub is, on record at the site, where the nodes that
-/// must stop them read it. `renewTime` is when the last heartbeat that the hub acknowledged was *sent*.
+/// must stop them read it. What counts is when the last heartbeat that the hub acknowledged was *sent*, on the boot clock;
+/// `renewTime` says the same for people.
 async fn renew_lease(
     hub: &Client,
     config: &AgentConfig,
@@ -242,12 +243,20 @@ async fn renew_lease(
     let name = format!("hub-{}", tombolo_api::names::hub_label(&shared.applier.hub));
     let api: kube::Api<Lease> =
         kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let (machine, boot) = (read("/etc/machine-id"), read("/proc/sys/kernel/random/boot_id"));
     let mut last = None;
     let mut caught_up = false;
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let Some(seconds) = shared.ledger.lock().lease_seconds() else { continue };
-        let sent = connection.acknowledged();
+        let Some((seconds, between)) = shared.ledger.lock().lease_seconds() else { continue };
+        let (Some(sent), Some(now)) = (connection.answered(), tombolo_tunnel::boot_millis()) else {
+            continue;
+        };
+        let age = Duration::from_millis(now.saturating_sub(sent));
+        if age >= Duration::from_secs(between.max(4) as u64 / 4) {
+            connection.poke();
+        }
         if last == Some(sent) {
             continue;
         }
@@ -261,10 +270,12 @@ async fn renew_lease(
                 continue;
             }
         }
-        let time = jiff::Timestamp::now() - sent.elapsed();
-        let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": name},
+        let told =
+            tombolo_api::RenewalSent { machine: machine.clone(), boot: boot.clone(), millis: sent as i64 };
+        let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": name, "annotations": {tombolo_api::names::RENEWAL_ANNOTATION: told.to_string()}},
             "spec": {"holderIdentity": shared.applier.hub, "leaseDurationSeconds": seconds,
-                "renewTime": time.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
+                "renewTime": (jiff::Timestamp::now() - age).strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
         let params = kube::api::PatchParams::apply(tombolo_api::names::SITE_MANAGER).force();
         match api.patch(&name, &params, &kube::api::Patch::Apply(&lease)).await {
             Ok(_) => last = Some(sent),

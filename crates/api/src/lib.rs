@@ -15,6 +15,7 @@
 pub mod names;
 mod placement;
 pub mod quantity;
+mod renewal;
 mod schema;
 mod selector;
 mod site;
@@ -24,6 +25,7 @@ pub use placement::{
     DivideBy, Drift, EnvVar, Failover, ImageOverride, Limits, ObjectSelector, Override, Place, Placement,
     PlacementSpec, PlacementStatus, Replicas, ReplicasMode, Spread, SpreadBy, Toleration, Weight,
 };
+pub use renewal::RenewalSent;
 pub use selector::{LabelRequirement, LabelSelector, SiteSelector};
 pub use site::{
     Condition, Location, NodeShape, Offer, Quantities, Site, SiteGroup, SiteGroupSpec, SiteSpec, SiteStatus,

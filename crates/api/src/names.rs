@@ -60,6 +60,8 @@ pub const SITE_LABELS_ANNOTATION: &str = "tombolo.dev/site-labels";
 pub const IDENTITY_ANNOTATION: &str = "tombolo.dev/identity";
 /// On a pod (template): the longest the pod may run without a renewed lease, in seconds.
 pub const AT_MOST_ONCE_ANNOTATION: &str = "tombolo.dev/at-most-once-seconds";
+/// On the Lease `hub-<label>` at a site: when the renewal was sent (see `RenewalSent`).
+pub const RENEWAL_ANNOTATION: &str = "tombolo.dev/renewal-sent";
 /// On a Site: `keep` leaves workloads at the site when the Site is removed.
 pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
 

@@ -74,7 +74,7 @@ pub fn render(
     let mut object = intent(root);
     set_replicas(&mut object, &key, placement, target);
     overrides::apply(&mut object, true, mine())?;
-    let lease = at_most_once(&mut object, &key.kind, placement);
+    let lease = at_most_once(&mut object, &key.kind, placement, &hub.id);
     // A label in the template lets the site find the pods; what is taken over keeps its template, so that nothing restarts.
     if !adopt {
         label_template(&mut object, &key.kind, &work);
@@ -144,7 +144,7 @@ fn label_template(object: &mut Value, kind: &str, work: &str) {
     }
 }
 
-fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec) -> Option<LeaseTerms> {
+fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec, hub: &str) -> Option<LeaseTerms> {
     if !placement.failover.at_most_once {
         return None;
     }
@@ -153,6 +153,8 @@ fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec) -> Op
     let stop = template.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
     let seconds = LEASE_SECONDS.max(stop + 10);
     template["metadata"]["annotations"][names::AT_MOST_ONCE_ANNOTATION] = json!(seconds.to_string());
+    // Whose lease counts, where a site is tied to several hubs.
+    template["metadata"]["annotations"][names::HUB_LABEL] = json!(names::hub_label(hub));
     Some(LeaseTerms { seconds, stop_seconds: stop })
 }
 

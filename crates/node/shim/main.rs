@@ -9,7 +9,8 @@
 //! `POD_DIR/shim.sock` answers, printing `ok PID` or `err REASON`.
 //!
 //! Requests (one line, fields separated by tabs): `run ID DIR LOG FLAGS PROGRAM ARG…`, `kill ID SIGNAL`, `list`,
-//! `events`, `attach ID`, `resize ID COLUMNS ROWS`, `reopen ID`, `forget ID`, `tmpfs PATH OPTIONS`, `fence BOOT_MILLISECONDS`, `exit`.
+//! `events`, `attach ID`, `resize ID COLUMNS ROWS`, `reopen ID`, `forget ID`, `tmpfs PATH OPTIONS`,
+//! `fence STOP KILL` (milliseconds on the boot clock), `exit`.
 //!
 //! Invariants: one thread; nothing waits for the node; a container's end is on disk before anybody is told.
 
@@ -36,8 +37,11 @@ struct Shim {
     /// Children that ended before their creator told us who they are.
     unknown_dead: Vec<(i32, i32)>,
     next_client: u64,
-    /// On the boot clock, which counts sleep and never jumps.
-    fence: Option<i64>,
+    /// When to ask the containers to end, and when to end them, unless it is moved before. On the boot clock, which
+    /// counts sleep and never jumps.
+    fence: Option<(i64, i64)>,
+    /// The containers were asked to end because of the fence: nothing new starts.
+    fenced: bool,
     pause: Option<i32>,
     leaving: bool,
 }
@@ -102,6 +106,7 @@ fn start(dir: &str, namespaces: &str, hostname: &str) -> io::Result<Shim> {
         unknown_dead: Vec::new(),
         next_client: 1,
         fence: None,
+        fenced: false,
         pause,
         leaving: false,
     })
@@ -139,7 +144,8 @@ impl Shim {
                 fds.push(PollFd { fd: stdin.as_raw_fd(), events: POLLOUT, revents: 0 });
             }
         }
-        let timeout = self.fence.map_or(-1, |at| (at - sys::boot_millis()).clamp(0, 60_000) as i32);
+        let next = self.fence.map(|(stop, kill)| if self.fenced { kill } else { stop });
+        let timeout = next.map_or(-1, |at| (at - sys::boot_millis()).clamp(0, 60_000) as i32);
         sys::wait_ready(&mut fds, timeout);
         self.enforce_fence();
 
@@ -309,6 +315,7 @@ impl Shim {
     fn handle(&mut self, line: &str, client: &mut Client) {
         let fields: Vec<&str> = line.split('\t').collect();
         let answer = match fields.as_slice() {
+            ["run", ..] if self.leaving || self.fenced => Err("the pod is being stopped".to_owned()),
             ["run", id, dir, log, flags, program, args @ ..] => {
                 let request = Request { id, dir, log, flags, program, args };
                 match Container::create(&request, client.number) {
@@ -363,10 +370,15 @@ impl Shim {
                 sys::mount_at("tmpfs", path, "tmpfs", sys::MS_NOSUID | sys::MS_NODEV, options)
                     .map_err(|e| e.to_string())
             }
-            ["fence", at] => {
-                self.fence = at.parse().ok().filter(|at| *at > 0);
-                Ok(())
-            }
+            ["fence", stop, kill] => match (stop.parse(), kill.parse()) {
+                (Ok(stop), Ok(kill)) => {
+                    self.fence = Some((stop, kill));
+                    self.fenced = false;
+                    self.enforce_fence();
+                    Ok(())
+                }
+                _ => Err("not a time".to_owned()),
+            },
             ["exit"] => {
                 self.leaving = true;
                 self.kill_all();
@@ -397,9 +409,13 @@ impl Shim {
     }
 
     fn kill_all(&mut self) {
+        self.signal_all(sys::SIGKILL);
+    }
+
+    fn signal_all(&mut self, signal: i32) {
         for container in &self.containers {
             if let Phase::Running { pid } = container.phase {
-                let _ = sys::send_signal(pid, sys::SIGKILL);
+                let _ = sys::send_signal(pid, signal);
             }
         }
     }
@@ -413,11 +429,19 @@ impl Shim {
         }
     }
 
+    /// Nobody is asked: who could move the fence may be dead. The shim goes with the containers, so that nothing is
+    /// left that could start one.
     fn enforce_fence(&mut self) {
-        if self.fence.is_some_and(|at| sys::boot_millis() >= at) {
-            self.fence = None;
-            let _ = fs::write("fenced", b"the fencing deadline passed without renewal\n");
+        let Some((stop, kill)) = self.fence else { return };
+        let now = sys::boot_millis();
+        if now >= stop && !self.fenced {
+            self.fenced = true;
+            self.signal_all(sys::SIGTERM);
+        }
+        if now >= kill && !self.leaving {
+            self.leaving = true;
             self.kill_all();
+            self.kill_creators();
         }
     }
 }

@@ -17,6 +17,7 @@ pub const MS_SLAVE: c_ulong = 1 << 19;
 pub const POLLIN: c_short = 1;
 pub const POLLOUT: c_short = 4;
 pub const SIGKILL: c_int = 9;
+pub const SIGTERM: c_int = 15;
 const SIGCHLD: c_int = 17;
 const SIGPIPE: c_int = 13;
 const PR_SET_CHILD_SUBREAPER: c_int = 36;

@@ -28,6 +28,10 @@ pub(crate) struct Context {
     pub services: RwLock<Arc<Vec<Service>>>,
     /// Ports of this machine that lead to its pods, by pod.
     pub host_ports: watch::Sender<BTreeMap<String, Vec<HostPort>>>,
+    /// How fresh the ties to the hubs are, for pods that may run at most once.
+    pub renewals: watch::Sender<crate::leases::Renewals>,
+    /// Told when the first such pod is here: nobody asks for leases before.
+    pub fenced: tokio::sync::Notify,
     /// The API answered last time.
     pub online: AtomicBool,
     /// One image is pulled or unpacked at a time per pod, a few at once per node.

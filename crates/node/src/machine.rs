@@ -38,6 +38,13 @@ pub fn boot_id() -> String {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
 
+/// Milliseconds since the machine was started, time asleep included.
+pub fn boot_millis() -> i64 {
+    let text = fs::read_to_string("/proc/uptime").unwrap_or_default();
+    let seconds: f64 = text.split_whitespace().next().and_then(|t| t.parse().ok()).unwrap_or(0.0);
+    (seconds * 1000.0) as i64
+}
+
 pub fn kernel_version() -> String {
     fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

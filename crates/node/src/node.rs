@@ -197,6 +197,8 @@ impl Node {
             cluster_domain: config.cluster_domain.clone(),
             services: RwLock::default(),
             host_ports: tokio::sync::watch::Sender::default(),
+            renewals: tokio::sync::watch::Sender::default(),
+            fenced: tokio::sync::Notify::new(),
             online: AtomicBool::new(false),
             pulls: tokio::sync::Semaphore::new(PULLS_AT_ONCE),
         });
@@ -245,6 +247,7 @@ impl Node {
             node.tasks.spawn(services::serve_names(subnet.gateway().into(), zones, shutdown.clone()));
         }
         node.tasks.spawn(register::run(ctx.clone(), registration, shutdown.clone()));
+        node.tasks.spawn(crate::leases::follow(ctx.clone(), shutdown.clone()));
         node.tasks.spawn(follow_pods(shared.clone(), shutdown.clone()));
         node.tasks.spawn(follow_runtime(shared.clone(), shutdown.clone()));
         Ok(node)

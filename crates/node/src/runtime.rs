@@ -226,6 +226,12 @@ pub trait Runtime: Send + Sync + 'static {
         size: Option<u64>,
     ) -> Result<(), RuntimeError>;
 
+    /// Ends the pod without anybody's help at a time of the boot clock (milliseconds), after asking it to end at
+    /// another; until it is moved again. A runtime that cannot do that refuses.
+    async fn fence(&self, _pod: &str, _stop: i64, _kill: i64) -> Result<(), RuntimeError> {
+        Err(RuntimeError::Refused(format!("the runtime {} cannot stop a pod by a deadline", self.name())))
+    }
+
     fn image(&self, name: &str) -> Option<Image>;
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError>;
     fn images(&self) -> Vec<(Image, Vec<String>)>;

@@ -270,7 +270,8 @@ fn write_atomically(volume: &Path, files: &Files, group: Option<i64>) -> io::Res
         make_dir(volume, 0o777)?;
     }
     if current(volume).as_ref() == Some(files) {
-        return Ok(());
+        // Whoever wrote them may have been killed before the links were made.
+        return link_files(volume, files);
     }
     let stamp = format!("..{}", uuid::Uuid::new_v4().simple());
     let folder = volume.join(&stamp);
@@ -292,6 +293,15 @@ fn write_atomically(volume: &Path, files: &Files, group: Option<i64>) -> io::Res
     let _ = fs::remove_file(&link);
     symlink(&stamp, &link)?;
     fs::rename(&link, volume.join("..data"))?;
+    link_files(volume, files)?;
+    if let Some(old) = old {
+        let _ = fs::remove_dir_all(volume.join(old));
+    }
+    Ok(())
+}
+
+/// Makes the names a container sees lead to the files in use, and removes other names.
+fn link_files(volume: &Path, files: &Files) -> io::Result<()> {
     let tops: std::collections::BTreeSet<&str> =
         files.keys().map(|p| p.split('/').next().unwrap_or(p)).collect();
     for top in &tops {
@@ -305,9 +315,6 @@ fn write_atomically(volume: &Path, files: &Files, group: Option<i64>) -> io::Res
         if !name.starts_with("..") && !tops.contains(name.as_str()) {
             fs::remove_file(entry.path())?;
         }
-    }
-    if let Some(old) = old {
-        let _ = fs::remove_dir_all(volume.join(old));
     }
     Ok(())
 }
@@ -401,6 +408,9 @@ mod tests {
             before,
             "nothing changed, nothing moved"
         );
+        fs::remove_file(volume.join("a")).expect("a link that was never made");
+        write_atomically(&volume, &files(&[("a", "1"), ("sub/b", "2")]), None).expect("write");
+        assert_eq!(fs::read_to_string(volume.join("a")).expect("a"), "1");
         write_atomically(&volume, &files(&[("a", "new")]), None).expect("write");
         assert_eq!(fs::read_to_string(volume.join("a")).expect("a"), "new");
         assert!(!volume.join("sub").exists());

@@ -253,9 +253,9 @@ impl Connection {
         self.inner.beat.last_heard()
     }
 
-    /// When the last heartbeat that the hub acknowledged was sent (dialer only).
-    pub fn acknowledged(&self) -> Instant {
-        self.inner.beat.acknowledged()
+    /// When the last heartbeat that the other end answered was *sent* (dialer only), in milliseconds on the boot clock.
+    pub fn answered(&self) -> Option<u64> {
+        self.inner.beat.answered()
     }
 
     /// Sends a heartbeat now (dialer only), to find out at once whether the other end is there.

@@ -24,10 +24,10 @@ pub struct Beat {
     epoch: Instant,
     /// Microseconds since `epoch`.
     heard: AtomicU64,
-    /// When the last acknowledged beat was sent (dialer only); microseconds since `epoch`.
-    sent: AtomicU64,
     /// Microseconds, 0 = unknown.
     rtt: AtomicU64,
+    /// When the last answered beat was sent (dialer only): milliseconds on the boot clock, 0 = none yet.
+    answered: AtomicU64,
     started: Mutex<bool>,
     poke: Notify,
 }
@@ -37,8 +37,8 @@ impl Beat {
         Self {
             epoch: Instant::now(),
             heard: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
             rtt: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
             started: Mutex::new(false),
             poke: Notify::new(),
         }
@@ -52,8 +52,8 @@ impl Beat {
         self.epoch + Duration::from_micros(self.heard.load(Ordering::Relaxed))
     }
 
-    pub fn acknowledged(&self) -> Instant {
-        self.epoch + Duration::from_micros(self.sent.load(Ordering::Relaxed))
+    pub fn answered(&self) -> Option<u64> {
+        Some(self.answered.load(Ordering::Relaxed)).filter(|millis| *millis > 0)
     }
 
     pub fn poke(&self) {
@@ -65,14 +65,19 @@ impl Beat {
     }
 
     fn hear(&self, rtt: Duration) {
-        let now = self.epoch.elapsed();
-        self.sent.store(now.saturating_sub(rtt).as_micros() as u64, Ordering::Relaxed);
-        self.heard.store(now.as_micros() as u64, Ordering::Relaxed);
+        self.heard.store(self.epoch.elapsed().as_micros() as u64, Ordering::Relaxed);
         if !rtt.is_zero() {
             self.rtt.store(rtt.as_micros() as u64, Ordering::Relaxed);
         }
         *self.started.lock() = true;
     }
+}
+
+/// Milliseconds since this machine was started, time asleep included. None where the kernel does not say.
+pub fn boot_millis() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/uptime").ok()?;
+    let (seconds, hundredths) = text.split_whitespace().next()?.split_once('.')?;
+    Some(seconds.parse::<u64>().ok()? * 1000 + hundredths.parse::<u64>().ok()? * 10)
 }
 
 /// Runs until the connection is closed or the peer is gone; says why.
@@ -84,7 +89,7 @@ pub async fn dialer(mut io: BoxIo, beat: &Beat, closing: &CancellationToken) -> 
     };
     let patience = interval * MISSES;
     for sequence in 0u32.. {
-        let sent = Instant::now();
+        let (sent, sent_boot) = (Instant::now(), boot_millis());
         let rtt = beat.rtt().unwrap_or_default().as_micros().min(u128::from(u32::MAX)) as u32;
         let mut frame = [0u8; 8];
         frame[..4].copy_from_slice(&sequence.to_be_bytes());
@@ -96,7 +101,10 @@ pub async fn dialer(mut io: BoxIo, beat: &Beat, closing: &CancellationToken) -> 
         };
         tokio::select! {
             answer = tokio::time::timeout(patience, exchange) => match answer {
-                Ok(Ok(echo)) if echo == sequence => beat.hear(sent.elapsed()),
+                Ok(Ok(echo)) if echo == sequence => {
+                    beat.hear(sent.elapsed());
+                    beat.answered.store(sent_boot.unwrap_or(0), Ordering::Relaxed);
+                }
                 Ok(Ok(echo)) => return format!("heartbeat {sequence} was answered as {echo}"),
                 Ok(Err(error)) => return format!("the heartbeat ended: {error}"),
                 Err(_) => return format!("no heartbeat for {patience:?}"),

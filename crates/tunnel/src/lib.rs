@@ -35,7 +35,7 @@ pub use client::{client, client_with};
 pub use connection::{Class, Connection, TunnelError};
 pub use dial::{DialError, Dialer};
 pub use forward::{HttpBody, Reply, forward, full, serve_http};
-pub use heartbeat::DEFAULT_INTERVAL;
+pub use heartbeat::{DEFAULT_INTERVAL, boot_millis};
 pub use identity::{PeerIdentity, identity_of};
 pub use preamble::{Preamble, SessionId, answer};
 

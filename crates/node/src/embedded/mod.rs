@@ -358,6 +358,11 @@ impl Runtime for Embedded {
         asked.map(drop).map_err(RuntimeError::io("mount a memory volume"))
     }
 
+    async fn fence(&self, pod: &str, stop: i64, kill: i64) -> Result<(), RuntimeError> {
+        let asked = shim::ask(&self.pod_dir(pod), &["fence", &stop.to_string(), &kill.to_string()]).await;
+        asked.map(drop).map_err(RuntimeError::io("set the pod's deadline"))
+    }
+
     fn image(&self, name: &str) -> Option<Image> {
         self.images.get(name)
     }

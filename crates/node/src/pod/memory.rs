@@ -21,6 +21,8 @@ pub(crate) struct Memory {
     pub stopping: Vec<String>,
     /// A pod whose phase was final once never starts again.
     pub finished: bool,
+    /// Why nothing may start now.
+    pub held: Option<String>,
     pub sandbox_retry: Option<Timestamp>,
     pub sandbox_failures: u32,
 }

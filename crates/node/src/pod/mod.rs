@@ -4,6 +4,7 @@
 //! [`worker`] is the thin shell around them: look, decide, act, report.
 
 pub(crate) mod env;
+mod fencing;
 pub(crate) mod memory;
 pub(crate) mod plan;
 pub(crate) mod quantity;

@@ -125,6 +125,9 @@ pub(crate) fn plan(pod: &Pod, state: &PodState, memory: &Memory, now: Timestamp)
         }
         decision.wake_at(at);
     }
+    if state.sandbox.is_none() && memory.held.is_some() {
+        return decision;
+    }
     if state.sandbox.is_none() {
         match memory.sandbox_retry.filter(|at| *at > now) {
             Some(at) => decision.wake_at(at),
@@ -226,6 +229,9 @@ fn run(
 }
 
 fn start(container: &Container, state: &PodState, memory: &Memory, now: Timestamp, decision: &mut Decision) {
+    if memory.held.is_some() {
+        return;
+    }
     let remembered = memory.container(&container.name);
     if let Some(at) = remembered.and_then(|m| m.not_before).filter(|at| *at > now) {
         decision.wake_at(at);

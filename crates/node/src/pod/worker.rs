@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::fencing::Fencing;
 use super::memory::Memory;
 use super::plan::{self, Action, Decision};
 use super::spec;
@@ -76,6 +77,7 @@ struct Worker {
     results: mpsc::Receiver<Outcome>,
     stops: tokio::task::JoinSet<String>,
     last_refresh: tokio::time::Instant,
+    fencing: Fencing,
 }
 
 impl Worker {
@@ -90,6 +92,7 @@ impl Worker {
         let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
         let mut memory = Memory::default();
         memory.finished = matches!(phase, "Succeeded" | "Failed");
+        let fencing = Fencing::start(&ctx, &pod);
         Worker {
             reporter: report::Reporter::start(ctx.clone(), &pod),
             probes: probe::Probers::new(ctx.clone(), sender),
@@ -101,6 +104,7 @@ impl Worker {
             results,
             stops: tokio::task::JoinSet::new(),
             last_refresh: tokio::time::Instant::now(),
+            fencing,
         }
     }
 
@@ -120,6 +124,7 @@ impl Worker {
             tokio::select! {
                 changed = self.wanted.changed() => if changed.is_err() { return },
                 () = self.wake.notified() => {}
+                () = self.fencing.renewed() => {}
                 Some(outcome) = self.results.recv() => self.probed(&pod, outcome),
                 Some(stopped) = self.stops.join_next() => if let Ok(id) = stopped {
                     self.memory.stopping.retain(|other| *other != id);
@@ -139,6 +144,7 @@ impl Worker {
         // An action may allow the next one at once (the sandbox is there: start the containers).
         for _ in 0..16 {
             let state = self.look(&uid).await;
+            self.mind_deadline(pod, &state).await;
             decision = plan::plan(pod, &state, &self.memory, Timestamp::now());
             self.note_backoff(pod, &state, &decision);
             if decision.actions.is_empty() || self.deleted() {
@@ -160,6 +166,26 @@ impl Worker {
         until.map_or(LOOK_AGAIN, |d| {
             Duration::try_from(d).unwrap_or_default().min(LOOK_AGAIN) + Duration::from_millis(5)
         })
+    }
+
+    /// A pod that may run at most once starts only with its deadline set where it is enforced.
+    async fn mind_deadline(&mut self, pod: &Pod, state: &PodState) {
+        let held = self.fencing.hold(&self.ctx, pod, state).await.err();
+        if held == self.memory.held {
+            return;
+        }
+        if let Some(why) = &held {
+            self.ctx.events.warning(pod, None, "AwaitingLease", why.clone());
+        }
+        for container in
+            pod.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()))
+        {
+            let memory = self.memory.container_mut(&container.name);
+            if memory.waiting.as_ref().is_none_or(|(reason, _)| reason == "AwaitingLease") {
+                memory.waiting = held.clone().map(|why| ("AwaitingLease".to_owned(), why));
+            }
+        }
+        self.memory.held = held;
     }
 
     fn deleted(&self) -> bool {

@@ -11,17 +11,17 @@ use crate::machine::{Site, condition};
 crate::tests![killed_at_random_moments_the_node_leaks_nothing];
 
 /// The node as a process of its own, so that it can be killed for real.
-struct Victim(Child);
+pub struct Victim(Child);
 
 impl Victim {
-    fn start(site: &Site) -> Victim {
+    pub fn start(site: &Site) -> Victim {
         let program = std::env::current_exe().expect("the test program");
         let mut command = Command::new(program);
         command.arg("run-node").arg(site.kubeconfig()).arg(site.machine.dir());
         Victim(command.stdin(Stdio::null()).spawn().expect("a node process"))
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -67,16 +67,10 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
         if settled && pods.len() == ROUNDS + 2 {
             break;
         }
-        let shown = || {
-            let one = |p: &k8s_openapi::api::core::v1::Pod| {
-                (
-                    p.metadata.name.clone(),
-                    p.metadata.deletion_timestamp.clone(),
-                    p.status.clone().and_then(|s| s.phase),
-                )
-            };
-            pods.iter().map(one).collect::<Vec<_>>()
+        let odd = |pod: &&k8s_openapi::api::core::v1::Pod| {
+            pod.metadata.deletion_timestamp.is_some() || condition(pod, "Ready") != Some("True")
         };
+        let shown = || serde_json::to_string_pretty(&pods.iter().filter(odd).collect::<Vec<_>>());
         assert!(start.elapsed() < Duration::from_secs(120), "not settled: {:?}", shown());
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

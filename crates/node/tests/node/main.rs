@@ -4,6 +4,7 @@
 //! (so `maybe_run` must be first), and it enters a network namespace of its own while it has a single thread.
 
 mod churn;
+mod fencing;
 mod harness;
 mod images;
 mod lifecycle;
@@ -31,6 +32,7 @@ fn main() {
         streams::tests(),
         services::tests(),
         stubborn::tests(),
+        fencing::tests(),
         churn::tests(),
     ];
     harness::run(&tests.concat());

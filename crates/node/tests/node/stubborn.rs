@@ -54,7 +54,7 @@ async fn containers_outlive_the_node_and_are_adopted() {
 }
 
 /// Ends everything a reboot would end: every process of every pod. Mounts and network namespaces go with them.
-fn power_cut(site: &Site) {
+pub fn power_cut(site: &Site) {
     let dir = site.machine.dir().to_string_lossy().into_owned();
     for entry in std::fs::read_dir(format!("{dir}/pods")).expect("pods").flatten() {
         for pid in std::fs::read_to_string(entry.path().join("shim.pid")).unwrap_or_default().lines() {
