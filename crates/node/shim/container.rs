@@ -9,6 +9,9 @@ use std::process::{Command, Stdio};
 use crate::log::{Lines, Log};
 use crate::sys;
 
+/// Bytes of the record of a container's end, padded with spaces.
+const RECORD: usize = 64;
+
 /// How many bytes of standard input wait for a container that does not read.
 pub const STDIN_BACKLOG: usize = 256 * 1024;
 
@@ -60,6 +63,8 @@ pub struct Request<'a> {
 impl Container {
     pub fn create(request: &Request<'_>, client: u64) -> io::Result<Container> {
         let log = Log::open(request.log.as_ref())?;
+        // The room for the record of its end is taken now: a disk that is full later must not hide the end.
+        fs::write(PathBuf::from(request.dir).join("exit.new"), [b' '; RECORD])?;
         let tty = request.flags.contains('t');
         let mut outputs = Vec::new();
         let mut stdin = None;
@@ -171,8 +176,11 @@ impl Container {
         self.phase = Phase::Exited { code };
         let (temporary, record) = (self.dir.join("exit.new"), self.dir.join("exit"));
         let (seconds, nanos) = sys::now();
-        let _ = fs::write(&temporary, format!("{code} {seconds}.{nanos:09}\n"));
-        let _ = fs::rename(&temporary, &record);
+        let text = format!("{:<width$}\n", format!("{code} {seconds}.{nanos:09}"), width = RECORD - 1);
+        let written = File::options().write(true).open(&temporary).and_then(|mut f| f.write_all(text.as_bytes()));
+        if written.is_ok() {
+            let _ = fs::rename(&temporary, &record);
+        }
     }
 }
 

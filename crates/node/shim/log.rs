@@ -32,6 +32,9 @@ impl Log {
         let _ = write!(line, "{} {stream} {tag} ", timestamp(sys::now()));
         line.extend_from_slice(text);
         line.push(b'\n');
+        if self.file.is_none() {
+            self.reopen();
+        }
         // A full disk must not stop the container: the line is lost, the pipe keeps flowing.
         if let Some(file) = &mut self.file {
             let _ = file.write_all(&line);

@@ -103,13 +103,14 @@ impl Embedded {
     async fn adopt(self: &Arc<Self>, uid: &str) {
         let dir = self.pod_dir(uid);
         let Some(sandbox) = Sandbox::load(&dir) else { return };
-        if !sandbox.this_boot() || shim::settle(&dir).await.is_err() {
-            return;
-        }
+        // Also a pod that has to be started again keeps its address: while the API is away, nobody could be told another.
         if let Some(address) = sandbox.address
             && !self.addresses.lock().expect("no panic while held").claim(uid, address)
         {
             tracing::warn!(pod = uid, %address, "the address of an adopted pod is taken by another one");
+        }
+        if !sandbox.this_boot() || shim::settle(&dir).await.is_err() {
+            return;
         }
         tracing::info!(pod = uid, pid = sandbox.pid, "adopted");
         self.keep(uid, sandbox);
@@ -221,6 +222,12 @@ impl Runtime for Embedded {
         let _ = fs::remove_file(dir.join("sandbox.json"));
         let (network, cgroups, name) = (self.network.clone(), self.cgroups.clone(), uid.to_owned());
         let cleaned = tokio::task::spawn_blocking(move || {
+            // What the containers wrote beside their volumes went with them; their logs and how they ended stay.
+            for (container, _) in state::containers(&dir) {
+                for layer in ["upper", "work", "rootfs"] {
+                    let _ = fs::remove_dir_all(container.join(layer));
+                }
+            }
             cgroups.kill(&cgroups.pod(&name));
             cgroups.remove(&cgroups.pod(&name));
             network.detach(&name)
@@ -280,6 +287,8 @@ impl Runtime for Embedded {
             (dir.to_string_lossy(), spec.log.to_string_lossy(), self.program.to_string_lossy());
         let request = ["run", &meta.id, &dir_text, &log, &flags, &program, reexec::CREATE, &dir_text];
         if let Err(error) = shim::ask(&pod_dir, &request).await {
+            // One that hangs is not waited for again.
+            let _ = shim::ask(&pod_dir, &["kill", &meta.id, "9"]).await;
             let group = cgroup.clone();
             let cgroups = self.cgroups.clone();
             let _ = tokio::task::spawn_blocking(move || cgroups.remove(&group)).await;

@@ -3,7 +3,8 @@
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
@@ -32,8 +33,8 @@ pub(crate) async fn exec(program: &Path, dir: &Path, request: &ExecRequest) -> R
     {
         env.push("TERM=xterm".into());
     }
-    let file = dir.join(format!("exec-{}.json", uuid::Uuid::new_v4()));
-    fs::write(&file, process.to_string()).map_err(RuntimeError::io("exec"))?;
+    let name = format!("exec-{}.json", uuid::Uuid::new_v4());
+    let file = write_request(&name, dir, &process.to_string()).map_err(RuntimeError::io("exec"))?;
     let mut command = Command::new(program);
     command.arg(reexec::EXEC).arg(dir).arg(&file).env_clear().current_dir("/").kill_on_drop(true);
     let error_file = format!("{}.error", file.display());
@@ -46,6 +47,19 @@ pub(crate) async fn exec(program: &Path, dir: &Path, request: &ExecRequest) -> R
         let _ = fs::remove_file(&file);
         RuntimeError::io("start a command in the container")(error)
     })
+}
+
+/// In memory where the machine has such a folder: probes must not fail because the disk is full.
+fn write_request(name: &str, dir: &Path, text: &str) -> io::Result<PathBuf> {
+    let in_memory = Path::new("/run/tombolo");
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(in_memory);
+    let file = in_memory.join(name);
+    if made.and_then(|()| fs::write(&file, text)).is_ok() {
+        return Ok(file);
+    }
+    let file = dir.join(name);
+    fs::write(&file, text)?;
+    Ok(file)
 }
 
 fn with_pipes(mut command: Command, request: &ExecRequest, error_file: String) -> io::Result<Session> {

@@ -203,7 +203,12 @@ impl Store {
         self.find(name)
     }
 
+    /// None also for an image one of whose layers is gone: it must be fetched again.
     fn find(&self, name: &str) -> Option<Image> {
+        self.named(name).filter(|image| image.layers.iter().all(|layer| self.layer_path(layer).is_dir()))
+    }
+
+    fn named(&self, name: &str) -> Option<Image> {
         let table = self.table.lock().expect("no panic while the table is held");
         if let Some(image) = table.images.get(name) {
             return Some(image.clone());

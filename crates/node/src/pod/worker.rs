@@ -253,6 +253,9 @@ impl Worker {
                     tracing::warn!(pod = spec::name(pod), %error, "the sandbox of a finished pod could not be stopped");
                 }
                 self.memory.finished = true;
+                // A pod that is over leaves its logs and its status, not its files: they may be what filled the disk.
+                let volumes = self.ctx.pod_dir(spec::uid(pod)).join("volumes");
+                let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(volumes)).await;
             }
             Action::Remove { id } => {
                 if let Err(error) = self.ctx.runtime.remove_container(spec::uid(pod), &id).await {
@@ -288,7 +291,14 @@ impl Worker {
         {
             self.memory.container_mut(name).restarted(last.started, finished);
         }
-        match start::container(&self.ctx, pod, name, attempt, &self.wake).await {
+        let mut wanted = self.wanted.clone();
+        let ending = async move { drop(wanted.wait_for(Wanted::is_ending).await) };
+        // A pod that is deleted does not wait for an image or for a runtime that hangs.
+        let started = tokio::select! {
+            started = start::container(&self.ctx, pod, name, attempt, &self.wake) => started,
+            () = ending => return,
+        };
+        match started {
             Ok(()) => {
                 let memory = self.memory.container_mut(name);
                 memory.waiting = None;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-use crate::machine::{Site, condition};
+use crate::machine::{Machine, Site, condition};
 
 crate::tests![killed_at_random_moments_the_node_leaks_nothing];
 
@@ -98,6 +98,6 @@ pub async fn run_node(kubeconfig: &str, dir: &str) {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).expect("kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
     let client = kube::Client::try_from(config).expect("client");
-    let _node = crate::machine::start_node(client, std::path::Path::new(dir)).await;
+    let _node = crate::machine::start_node(client, std::path::Path::new(dir), &Machine::program()).await;
     std::future::pending::<()>().await;
 }

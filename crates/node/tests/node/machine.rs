@@ -46,6 +46,9 @@ pub fn stop_upstream() {
 static UPSTREAM: OnceLock<Option<Upstream>> = OnceLock::new();
 
 pub fn busybox(store: &Store) {
+    if store.get(BUSYBOX).is_some() {
+        return;
+    }
     let program = std::fs::read("/bin/busybox").expect("busybox");
     let applets: Vec<String> = String::from_utf8_lossy(
         &std::process::Command::new("/bin/busybox").arg("--list").output().expect("list").stdout,
@@ -71,6 +74,15 @@ pub fn busybox(store: &Store) {
 /// A folder of its own, and a check that nothing is left.
 pub struct Machine {
     dir: tempfile::TempDir,
+    small_disk: bool,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if self.small_disk {
+            let _ = nix::mount::umount2(self.dir.path(), nix::mount::MntFlags::MNT_DETACH);
+        }
+    }
 }
 
 impl Machine {
@@ -80,7 +92,19 @@ impl Machine {
                 .prefix(&format!("tmbn-{name}-"))
                 .tempdir()
                 .expect("temporary folder"),
+            small_disk: false,
         }
+    }
+
+    /// One whose disk has this many MiB.
+    pub fn with_small_disk(name: &str, mebibytes: u32) -> Machine {
+        let mut machine = Machine::new(name);
+        let options = format!("size={mebibytes}m");
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), machine.dir(), Some("tmpfs"), flags, Some(options.as_str()))
+            .expect("a small disk");
+        machine.small_disk = true;
+        machine
     }
 
     pub fn dir(&self) -> &Path {
@@ -111,12 +135,28 @@ impl Machine {
     pub fn assert_clean(&self) {
         let dir = self.dir().to_string_lossy().into_owned();
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        assert!(!mounts.contains(&dir), "mounts are left:\n{mounts}");
+        let left = mounts.lines().filter(|line| line.contains(&dir)).count();
+        assert_eq!(left, usize::from(self.small_disk), "mounts are left:\n{mounts}");
         for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
             let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
             let command = String::from_utf8_lossy(&command).replace('\0', " ");
             assert!(!command.contains(&dir), "a process is left: {command}");
         }
+        let Ok(identity) = std::fs::read(self.dir().join("node.json")) else { return };
+        let identity: serde_json::Value = serde_json::from_slice(&identity).expect("node.json");
+        let id = identity["id"].as_str().expect("id");
+        let run = |program: &str, args: &[&str]| {
+            let output = std::process::Command::new(program).args(args).output();
+            String::from_utf8_lossy(&output.expect(program).stdout).into_owned()
+        };
+        let links = run("ip", &["-o", "link"]);
+        assert!(!links.contains(id) && !links.contains(": tmb"), "links are left:\n{links}");
+        let rules = run("nft", &["list", "tables"]);
+        assert!(!rules.contains(id), "rules are left:\n{rules}");
+        let group = format!("tombolo-{id}");
+        let hierarchies = std::fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten();
+        let left: Vec<_> = hierarchies.map(|h| h.path().join(&group)).filter(|path| path.exists()).collect();
+        assert!(left.is_empty(), "cgroups are left: {left:?}");
     }
 }
 
@@ -126,20 +166,25 @@ pub struct Site {
     pub client: Client,
     pub name: String,
     pub namespace: String,
+    /// What makes containers.
+    pub program: PathBuf,
     node: Option<(Node, tokio_util::sync::CancellationToken)>,
 }
 
 impl Site {
     /// None, with a loud word, where upstream's programs are missing.
     pub async fn start(name: &str) -> Option<Site> {
+        Site::start_on(Machine::new(name), name).await
+    }
+
+    pub async fn start_on(machine: Machine, name: &str) -> Option<Site> {
         let upstream = upstream()?;
         let kubeconfig = kube::config::Kubeconfig::read_from(&upstream.kubeconfig).expect("kubeconfig");
         let config =
             kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
         let client = Client::try_from(config).expect("client");
-        let machine = Machine::new(name);
-        let mut site =
-            Site { machine, client, name: GATEWAY.to_owned(), namespace: format!("ns-{name}"), node: None };
+        let (program, namespace) = (Machine::program(), format!("ns-{name}"));
+        let mut site = Site { machine, client, name: GATEWAY.to_owned(), namespace, program, node: None };
         site.prepare_namespace().await;
         site.boot().await;
         Some(site)
@@ -164,7 +209,7 @@ impl Site {
 
     /// Starts the node process's part; `halt` ends it as a crash would.
     pub async fn boot(&mut self) {
-        self.node = Some(start_node(self.client.clone(), self.machine.dir()).await);
+        self.node = Some(start_node(self.client.clone(), self.machine.dir(), &self.program).await);
     }
 
     /// The kubelet API without a port.
@@ -259,11 +304,15 @@ impl Site {
 }
 
 /// Starts a node on a data folder as every test here wants it.
-pub async fn start_node(client: Client, dir: &Path) -> (Node, tokio_util::sync::CancellationToken) {
+pub async fn start_node(
+    client: Client,
+    dir: &Path,
+    program: &Path,
+) -> (Node, tokio_util::sync::CancellationToken) {
     let mut config = NodeConfig::new(client, GATEWAY, dir);
     config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
     config.addresses = vec![GATEWAY.parse().expect("address")];
-    config.program = Some(Machine::program());
+    config.program = Some(program.to_owned());
     let address = format!("{GATEWAY}:21510").parse().expect("address");
     config.listen = Some(Listen { address, client_ca: None });
     let shutdown = config.shutdown.clone();

@@ -14,6 +14,7 @@ mod runtime;
 mod services;
 mod streams;
 mod stubborn;
+mod trouble;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
@@ -32,6 +33,7 @@ fn main() {
         streams::tests(),
         services::tests(),
         stubborn::tests(),
+        trouble::tests(),
         fencing::tests(),
         churn::tests(),
     ];
