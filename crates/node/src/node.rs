@@ -30,6 +30,8 @@ use crate::services::{self, Follow};
 
 /// How long the API has to answer before a node starts the pods it remembers.
 const API_FIRST: Duration = Duration::from_millis(400);
+/// How long a node waits for its part of the pod network before it gives up and says so.
+const SUBNET_WAIT: Duration = Duration::from_secs(120);
 const KUBELET_PORT: u16 = 10250;
 const PULLS_AT_ONCE: usize = 3;
 
@@ -152,8 +154,12 @@ impl Drop for Node {
 
 impl Node {
     /// Starts a node: adopts what still runs, registers, and from then on does what the API says.
-    pub async fn start(config: NodeConfig) -> Result<Node, NodeError> {
+    pub async fn start(mut config: NodeConfig) -> Result<Node, NodeError> {
         check_privileges()?;
+        // Mounts and the programs that make containers have other working folders.
+        if let Ok(absolute) = std::path::absolute(&config.data_dir) {
+            config.data_dir = absolute;
+        }
         let identity = Identity::open(&config.data_dir, &config.name)?;
         let images = Arc::new(Store::open(config.data_dir.join("images"))?);
         let subnet = match config.pod_cidr {
@@ -303,13 +309,27 @@ async fn assigned_subnet(config: &NodeConfig) -> Result<tombolo_net::Subnet, Nod
         return Ok(subnet);
     }
     let api: Api<k8s_openapi::api::core::v1::Node> = Api::all(config.client.clone());
-    for _ in 0..60 {
-        let cidr = api.get_opt(&config.name).await.ok().flatten().and_then(|n| n.spec?.pod_cidr);
-        if let Some(subnet) = cidr.and_then(|text| text.parse::<tombolo_net::Subnet>().ok()) {
-            let _ = std::fs::write(&kept, subnet.to_string());
-            return Ok(subnet);
+    let deadline = tokio::time::Instant::now() + SUBNET_WAIT;
+    let mut pause = Duration::from_millis(10);
+    while tokio::time::Instant::now() < deadline {
+        match api.get_opt(&config.name).await {
+            Ok(Some(node)) => {
+                let cidr = node.spec.and_then(|spec| spec.pod_cidr);
+                if let Some(subnet) = cidr.and_then(|text| text.parse::<tombolo_net::Subnet>().ok()) {
+                    let _ = std::fs::write(&kept, subnet.to_string());
+                    return Ok(subnet);
+                }
+            }
+            // Only a node that is there is given anything.
+            Ok(None) => {
+                if let Err(error) = register::announce(&api, config).await {
+                    tracing::warn!(node = config.name, %error, "cannot register yet");
+                }
+            }
+            Err(error) => tracing::warn!(node = config.name, %error, "cannot ask for a pod network yet"),
         }
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        tokio::time::sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(1));
     }
     Err(NodeError::NoPodCidr(config.name.clone()))
 }

@@ -115,6 +115,35 @@ async fn register(ctx: &Context, registration: &Registration) -> Result<(), kube
     }
 }
 
+/// Registers the node before it can run anything: a cluster gives a part of the pod network only to nodes it knows.
+pub(crate) async fn announce(api: &Api<ApiNode>, config: &crate::NodeConfig) -> Result<(), kube::Error> {
+    let now = Time(Timestamp::now());
+    let waiting = NodeCondition {
+        type_: "Ready".into(),
+        status: "False".into(),
+        reason: Some("KubeletNotReady".into()),
+        message: Some("waiting for spec.podCIDR".into()),
+        last_heartbeat_time: Some(now.clone()),
+        last_transition_time: Some(now),
+    };
+    let node = ApiNode {
+        metadata: ObjectMeta {
+            name: Some(config.name.clone()),
+            labels: Some(labels(&config.name, &config.labels)),
+            ..ObjectMeta::default()
+        },
+        spec: Some(NodeSpec {
+            taints: (!config.taints.is_empty()).then(|| config.taints.clone()),
+            ..NodeSpec::default()
+        }),
+        status: Some(NodeStatus { conditions: Some(vec![waiting]), ..NodeStatus::default() }),
+    };
+    match api.create(&PostParams::default(), &node).await {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
 fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

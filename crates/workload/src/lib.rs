@@ -48,6 +48,7 @@ pub mod namespace;
 pub mod node;
 mod pod;
 pub mod replicaset;
+pub mod replication_controller;
 mod revision;
 mod run;
 pub mod scheduler;
@@ -56,4 +57,5 @@ pub mod shell;
 pub mod statefulset;
 mod volume;
 
+pub use node::PodNetwork;
 pub use run::{Ca, Name, Options, run};

@@ -10,8 +10,9 @@ use crate::{
     garbage::Garbage,
     job::Jobs,
     namespace::Namespaces,
-    node::NodeLifecycle,
+    node::{NodeLifecycle, NodePods, PodNetwork},
     replicaset::ReplicaSets,
+    replication_controller::ReplicationControllers,
     scheduler::{Scheduler, Scheduling},
     service_account::{RootCa, ServiceAccounts},
     shell::{Controller, Engine},
@@ -36,6 +37,7 @@ pub enum Name {
     NodeLifecycle,
     PodGarbage,
     ReplicaSet,
+    ReplicationController,
     Scheduler,
     ServiceAccount,
     StatefulSet,
@@ -44,7 +46,7 @@ pub enum Name {
 }
 
 impl Name {
-    pub const ALL: [Name; 16] = [
+    pub const ALL: [Name; 17] = [
         Self::CertificateSigning,
         Self::CronJob,
         Self::DaemonSet,
@@ -56,6 +58,7 @@ impl Name {
         Self::NodeLifecycle,
         Self::PodGarbage,
         Self::ReplicaSet,
+        Self::ReplicationController,
         Self::Scheduler,
         Self::ServiceAccount,
         Self::StatefulSet,
@@ -83,6 +86,8 @@ pub struct Options {
     pub root_ca: Option<String>,
     /// Where the local storage class makes directories on a node.
     pub volume_dir: String,
+    /// Every node gets a part of this network for its pods; `None`: somebody else sees to that.
+    pub pod_network: Option<PodNetwork>,
     pub shutdown: CancellationToken,
 }
 
@@ -94,6 +99,7 @@ impl Options {
             signer: None,
             root_ca: None,
             volume_dir: "/var/lib/tombolo/volumes".into(),
+            pod_network: None,
             shutdown,
         }
     }
@@ -114,7 +120,12 @@ pub async fn run(client: Client, options: Options) {
             Name::DaemonSet => controllers.push(Arc::new(DaemonSets)),
             Name::Job => controllers.push(Arc::new(Jobs)),
             Name::StatefulSet => controllers.push(Arc::new(StatefulSets)),
-            Name::NodeLifecycle => controllers.push(Arc::new(NodeLifecycle::default())),
+            Name::NodeLifecycle => {
+                controllers.push(Arc::new(NodeLifecycle::default()));
+                if let Some(network) = options.pod_network {
+                    controllers.push(Arc::new(NodePods { network }));
+                }
+            }
             Name::CronJob => controllers.push(Arc::new(CronJobs)),
             Name::PodGarbage => controllers.push(Arc::new(PodGarbage)),
             Name::TtlAfterFinished => controllers.push(Arc::new(FinishedJobs)),
@@ -124,6 +135,7 @@ pub async fn run(client: Client, options: Options) {
             })),
             Name::Volume => controllers.push(Arc::new(Volumes { dir: options.volume_dir.clone() })),
             Name::ReplicaSet => controllers.push(Arc::new(ReplicaSets)),
+            Name::ReplicationController => controllers.push(Arc::new(ReplicationControllers)),
             Name::GarbageCollection => controllers.push(Arc::new(Garbage::default())),
             Name::Namespace => controllers.push(Arc::new(Namespaces)),
             Name::Scheduler => controllers.push(Arc::new(Scheduling(Arc::new(Scheduler::default())))),

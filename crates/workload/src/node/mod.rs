@@ -4,11 +4,13 @@
 //! not declared dead for it.
 
 mod evict;
+mod pods;
 mod taints;
 #[cfg(test)]
 mod tests;
 
 pub use evict::eviction_time;
+pub use pods::{NodePods, PodNetwork};
 pub use taints::wanted_taints;
 
 use crate::{
