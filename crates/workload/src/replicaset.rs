@@ -3,7 +3,7 @@
 use crate::{
     meta::{self, claim, controller_of, controller_reference, tell},
     pod,
-    shell::{Action, Controller, Enqueue, Key, Severity, Watch, World},
+    shell::{Action, Controller, Enqueue, Key, Object, Severity, Watch, World},
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -27,6 +27,11 @@ pub struct Snapshot {
 
 /// What to do so that the number of active pods becomes `spec.replicas`.
 pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
+    plan_as::<ReplicaSet>(snapshot, COMPONENT)
+}
+
+/// The same in the name of an object of kind `K`, which stands behind the snapshot's set.
+pub fn plan_as<K: Object>(snapshot: &Snapshot, component: &'static str) -> Vec<Action> {
     let mut actions = Vec::new();
     let set = &snapshot.set;
     let Some(spec) = &set.spec else { return actions };
@@ -39,11 +44,11 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
             let new = pod::from_template(
                 template,
                 meta::namespace(&set.metadata),
-                controller_reference::<ReplicaSet>(&set.metadata),
+                controller_reference::<K>(&set.metadata),
                 pod::name_prefix(set_name),
             );
             for _ in 0..(wanted - active.len()).min(BURST) {
-                actions.push(meta::create_pod::<ReplicaSet>(&new, &set.metadata, COMPONENT));
+                actions.push(meta::create_pod::<K>(&new, &set.metadata, component));
             }
         } else if active.len() > wanted {
             let surplus = (active.len() - wanted).min(BURST);
@@ -53,9 +58,9 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
             }
             for pod in active.iter().take(surplus) {
                 let message = format!("Deleted pod: {}", meta::name(&pod.metadata));
-                actions.push(tell::<ReplicaSet>(
+                actions.push(tell::<K>(
                     &set.metadata,
-                    COMPONENT,
+                    component,
                     Severity::Normal,
                     "SuccessfulDelete",
                     message,
@@ -67,7 +72,7 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     // While pods are made or removed the counts are about to change; they are written when that is done.
     if !moved {
         let (status, again) = status(snapshot);
-        actions.extend(meta::status::<ReplicaSet, _>(&set.metadata, set.status.as_ref(), &status));
+        actions.extend(meta::status::<K, _>(&set.metadata, set.status.as_ref(), &status));
         actions.extend(again.map(Action::After));
     }
     actions

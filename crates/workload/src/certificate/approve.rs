@@ -5,6 +5,7 @@ use super::{
     sign::{Subject, subject},
 };
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+use tombolo_api::names;
 
 #[derive(Debug, PartialEq)]
 pub enum Approval {
@@ -15,6 +16,7 @@ pub enum Approval {
     NotOurs,
 }
 
+/// `node`: the node that the request's subject names, if it exists.
 pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Option<&Node>) -> Approval {
     let user = request.spec.username.as_deref().unwrap_or_default();
     let member = |group: &str| request.spec.groups.iter().flatten().any(|g| g == group);
@@ -25,11 +27,20 @@ pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Opt
     let own = user == subject.common_name && member("system:nodes");
     match signer {
         SignerName::KubeletClient if own => Approval::Yes("The node renews its own client certificate."),
+        // The server has seen that the asker holds the key of this node's last certificate. Deleting the node ends that.
+        SignerName::KubeletClient if user == subject.common_name && member(names::EXPIRED_NODE_GROUP) => {
+            match node {
+                Some(_) => Approval::Yes("The node comes back with a certificate that is outside its time."),
+                None => Approval::NotOurs,
+            }
+        }
         // A token for joining as a site says nothing about nodes.
-        SignerName::KubeletClient
-            if member("system:bootstrappers") && !member(tombolo_api::names::JOIN_GROUP) =>
-        {
-            Approval::Yes("A node joins with a bootstrap token.")
+        SignerName::KubeletClient if member("system:bootstrappers") && !member(names::JOIN_GROUP) => {
+            match node {
+                // A token lets newcomers in; it does not make anybody an existing node.
+                Some(_) => Approval::NotOurs,
+                None => Approval::Yes("A node joins with a bootstrap token."),
+            }
         }
         SignerName::KubeletServing if own => match node {
             Some(node) if owns(node, &subject) => {

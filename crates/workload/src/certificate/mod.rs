@@ -144,8 +144,8 @@ impl Controller for Certificates {
 
     fn plan(&self, key: &Key, world: &World, now: Timestamp) -> Vec<Action> {
         let Some(request) = world.certificate_requests.get(key) else { return Vec::new() };
-        let user = request.spec.username.clone().unwrap_or_default();
-        let node = user.strip_prefix("system:node:").and_then(|name| world.nodes.get(&Key::new("", name)));
+        let wanted = sign::subject(&request).map(|subject| subject.common_name).unwrap_or_default();
+        let node = wanted.strip_prefix("system:node:").and_then(|name| world.nodes.get(&Key::new("", name)));
         plan(&Snapshot {
             request,
             node,

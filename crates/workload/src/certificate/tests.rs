@@ -74,6 +74,24 @@ fn a_joining_node_and_a_renewing_node_are_approved_and_nobody_else() {
 }
 
 #[test]
+fn a_token_makes_nobody_an_existing_node_and_an_expired_node_must_exist() {
+    use tombolo_api::names::{EXPIRED_NODE_GROUP, NODE_JOIN_GROUP};
+    let existing: Node = serde_json::from_value(json!({"metadata": {"name": "a"}})).unwrap();
+    let token = ["system:bootstrappers", NODE_JOIN_GROUP];
+    for (user, groups, exists, approved) in [
+        ("system:bootstrap:abcdef", &token[..], false, true),
+        ("system:bootstrap:abcdef", &token[..], true, false),
+        ("system:node:a", &[EXPIRED_NODE_GROUP][..], true, true),
+        ("system:node:a", &[EXPIRED_NODE_GROUP][..], false, false),
+        ("system:node:b", &[EXPIRED_NODE_GROUP][..], true, false),
+    ] {
+        let request = request(KUBELET, "system:node:a", "system:nodes", &[], &CLIENT, user, groups);
+        let node = exists.then(|| existing.clone());
+        assert_eq!(patched(&look(&request, node), "approval").is_some(), approved, "{user} {exists}");
+    }
+}
+
+#[test]
 fn a_serving_certificate_is_approved_only_for_the_nodes_own_addresses() {
     let node: Node = serde_json::from_value(json!({
         "metadata": {"name": "a"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.1.2.3"}]},

@@ -12,14 +12,20 @@ use k8s_openapi::{
 
 const HEADLESS: &str = "service.kubernetes.io/headless";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+const US: &str = "endpoint-controller";
 const MOST: usize = 1000;
+
+/// Whether we made it, and not somebody by hand.
+pub fn is_ours(endpoints: &Endpoints) -> bool {
+    meta::label(&endpoints.metadata, MANAGED_BY) == Some(US)
+}
 
 pub fn plan(snapshot: &Snapshot) -> Option<Action> {
     let service = &snapshot.service;
     let subsets = subsets(snapshot);
     let mut labels = service.metadata.labels.clone().unwrap_or_default();
     labels.remove(HEADLESS);
-    labels.insert(MANAGED_BY.into(), "endpoint-controller".into());
+    labels.insert(MANAGED_BY.into(), US.into());
     if service.spec.as_ref().and_then(|spec| spec.cluster_ip.as_deref()) == Some("None") {
         labels.insert(HEADLESS.into(), String::new());
     }

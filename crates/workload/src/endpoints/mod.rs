@@ -1,6 +1,7 @@
-//! EndpointSlices (and the older Endpoints) of Services that select pods.
+//! EndpointSlices (and the older Endpoints) of Services that select pods, and mirrors of Endpoints written by hand.
 
 mod legacy;
+mod mirror;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -137,11 +138,27 @@ impl Controller for EndpointSlices {
     }
 
     fn plan(&self, key: &Key, world: &World, _now: Timestamp) -> Vec<Action> {
-        let Some(service) = world.services.get(key) else { return Vec::new() };
+        let endpoints = world.endpoints.get(key);
+        let mirrors = || -> Vec<_> {
+            let all = world.endpoint_slices.in_namespace(&key.namespace).into_iter();
+            all.filter(|slice| {
+                mirror::is_mirror(slice, &key.name) && slice.metadata.deletion_timestamp.is_none()
+            })
+            .collect()
+        };
+        let Some(service) = world.services.get(key) else {
+            // Slices go with their owner; Endpoints have none.
+            let ours = endpoints.filter(|endpoints| legacy::is_ours(endpoints));
+            let mut actions: Vec<_> = ours.iter().map(|e| meta::delete::<Endpoints>(&e.metadata)).collect();
+            actions.extend(mirror::plan(None, &mirrors()));
+            return actions;
+        };
         let Some(selector) =
             service.spec.as_ref().and_then(|spec| spec.selector.clone()).filter(|s| !s.is_empty())
         else {
-            return Vec::new();
+            // The API server keeps the slices of its own Service.
+            let own = key.namespace == "default" && key.name == "kubernetes";
+            return if own { Vec::new() } else { mirror::plan(endpoints.as_deref(), &mirrors()) };
         };
         if service.spec.as_ref().and_then(|spec| spec.type_.as_deref()) == Some("ExternalName")
             || service.metadata.deletion_timestamp.is_some()
@@ -173,7 +190,7 @@ impl Controller for EndpointSlices {
             .into_iter()
             .filter(|slice| slices::is_ours(slice, &key.name) && slice.metadata.deletion_timestamp.is_none())
             .collect();
-        let snapshot = Snapshot { service, pods, zones, slices, endpoints: world.endpoints.get(key) };
+        let snapshot = Snapshot { service, pods, zones, slices, endpoints };
         let mut actions = plan(&snapshot);
         actions.extend(legacy::plan(&snapshot));
         actions

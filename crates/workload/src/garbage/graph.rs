@@ -59,6 +59,8 @@ pub enum Verdict {
     Keep,
     /// Drop the references to these owners; others hold the object.
     Unlink(Vec<Uid>),
+    /// Stop holding up its owners: it is part of a circle in which all wait for each other.
+    Unblock,
     Delete {
         propagation: &'static str,
     },
@@ -200,7 +202,12 @@ impl Graph {
         if object.deleting {
             return Verdict::Keep;
         }
-        if !owners.waiting.is_empty() && !self.dependents(uid).is_empty() {
+        let dependents = self.dependents(uid);
+        if !owners.waiting.is_empty() && !dependents.is_empty() {
+            let blocks = object.owners.iter().any(|owner| owner.block_owner_deletion == Some(true));
+            if blocks && dependents.iter().any(|uid| self.get(uid).is_some_and(|o| o.foreground)) {
+                return Verdict::Unblock;
+            }
             return Verdict::Delete { propagation: "Foreground" };
         }
         Verdict::Delete { propagation: "Background" }

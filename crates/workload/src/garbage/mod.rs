@@ -213,6 +213,15 @@ impl Collector {
                 }});
                 ignore_gone(shell.patch(&path, PatchKind::Merge, &body).await)
             }
+            // The change comes back as one of its references, and the object is looked at again.
+            Verdict::Unblock => {
+                let mut references = live.owner_references.clone().unwrap_or_default();
+                references.iter_mut().for_each(|reference| reference.block_owner_deletion = Some(false));
+                let body = json!({"metadata": {
+                    "uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": references,
+                }});
+                ignore_gone(shell.patch(&path, PatchKind::Merge, &body).await)
+            }
             Verdict::Delete { propagation } => {
                 // The resourceVersion makes sure that nobody gave the object a new owner in between.
                 let has = |finalizer: &str| live.finalizers.iter().flatten().any(|f| f == finalizer);

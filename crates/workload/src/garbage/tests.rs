@@ -93,6 +93,11 @@ impl Server {
                 meta.owner_references.get_or_insert_default().retain(|r| !gone.contains(&r.uid));
                 self.settle(number, meta);
             }
+            Verdict::Unblock => {
+                let references = meta.owner_references.get_or_insert_default();
+                references.iter_mut().for_each(|r| r.block_owner_deletion = Some(false));
+                self.settle(number, meta);
+            }
             Verdict::Delete { propagation } => self.delete(number, propagation),
         }
         Vec::new()
@@ -216,4 +221,25 @@ fn an_owner_deleted_in_the_foreground_waits_for_what_blocks_it() {
     assert_eq!(graph.blocking(&uid(0)), [uid(1)]);
     assert_eq!(graph.forget(&uid(1)), [uid(0)]);
     assert!(graph.blocking(&uid(0)).is_empty());
+}
+
+#[test]
+fn a_circle_that_is_deleted_in_the_foreground_does_not_wait_for_itself() {
+    let mut server = Server::default();
+    for (number, owner) in [(0, 2), (1, 0), (2, 1)] {
+        server.put(number, object(number, &BTreeSet::from([owner])));
+    }
+    let (mut graph, mut queue) = (Graph::default(), VecDeque::new());
+    server.delete(0, "Foreground");
+    for _ in 0..100 {
+        while let Some((exists, meta)) = server.news.pop_front() {
+            let look =
+                if exists { graph.observe(&KIND, &meta) } else { graph.forget(meta.uid.as_deref().unwrap()) };
+            queue.extend(look);
+        }
+        let Some(uid) = queue.pop_front() else { break };
+        let look = server.look(&mut graph, &uid);
+        queue.extend(look);
+    }
+    assert!(server.objects.is_empty(), "left: {:?}", server.objects.keys());
 }

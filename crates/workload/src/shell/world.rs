@@ -9,8 +9,8 @@ use k8s_openapi::api::{
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
     core::v1::{
-        ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service,
-        ServiceAccount,
+        ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+        ReplicationController, Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     storage::v1::StorageClass,
@@ -112,6 +112,7 @@ world! {
     nodes, Nodes: Node = ("", "v1", "Node", "nodes"), None;
     pods, Pods: Pod = ("", "v1", "Pod", "pods"), None;
     replica_sets, ReplicaSets: ReplicaSet = ("apps", "v1", "ReplicaSet", "replicasets"), None;
+    replication_controllers, ReplicationControllers: ReplicationController = ("", "v1", "ReplicationController", "replicationcontrollers"), None;
     service_accounts, ServiceAccounts: ServiceAccount = ("", "v1", "ServiceAccount", "serviceaccounts"), Some("metadata.name=default");
     services, Services: Service = ("", "v1", "Service", "services"), None;
     stateful_sets, StatefulSets: StatefulSet = ("apps", "v1", "StatefulSet", "statefulsets"), None;
