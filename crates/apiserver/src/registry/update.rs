@@ -134,7 +134,9 @@ async fn change_admitted(
             let operation = Operation::Update(part);
             admission::admit(call, resource, operation, &mut new, Some(&old), options.dry_run).await?;
         }
-        if resource.rules.generation && part != Part::Status && spec_changed(resource, &new, &old) {
+        // A scheduler's decision is not a change of what was asked for.
+        let counts = !matches!(part, Part::Status | Part::Other("binding"));
+        if resource.rules.generation && counts && spec_changed(resource, &new, &old) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             metadata(&mut new).insert("generation".into(), (generation + 1).into());
         }
