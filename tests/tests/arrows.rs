@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fleet", &["agent", "api", "placement", "tunnel"]),
     ("agent", &["api", "tunnel"]),
     ("net", &["api"]),
-    ("node", &["api", "net"]),
+    ("node", &["api", "net", "tunnel"]),
     ("testkit", &["wan"]),
     ("wan", &[]),
 ];

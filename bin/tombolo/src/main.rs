@@ -2,6 +2,7 @@
 
 mod client;
 mod commands;
+mod nodes;
 mod output;
 mod start;
 mod ties;

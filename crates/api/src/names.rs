@@ -27,6 +27,12 @@ pub const TUNNEL_PATH: &str = "/tombolo/v1/tunnel";
 pub const SIGNER: &str = "tombolo.dev/site";
 /// Group of bootstrap tokens that may ask for a site's certificate.
 pub const JOIN_GROUP: &str = "system:bootstrappers:tombolo:join";
+/// Path on a site's API port on which its nodes open their tunnels.
+pub const NODE_TUNNEL_PATH: &str = "/tombolo/v1/node";
+/// Group of bootstrap tokens that may ask for a node's certificate.
+pub const NODE_JOIN_GROUP: &str = "system:bootstrappers:tombolo:node";
+/// Group of nodes whose certificate is outside its time: they may ask for a new one, and nothing else.
+pub const EXPIRED_NODE_GROUP: &str = "system:bootstrappers:tombolo:expired-node";
 /// Group of all sites.
 pub const SITES_GROUP: &str = "system:sites";
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tombolo_store::Store;
 
-use crate::pods::PodConnector;
+use crate::pods::{NodeStreams, PodConnector};
 use crate::upgrade::UpgradeHandler;
 
 pub struct Config {
@@ -27,6 +27,8 @@ pub struct Config {
     pub issuer: String,
     /// How pods are reached for logs, exec and port forwarding; the default dials the kubelet on the pod's node.
     pub pods: Option<Arc<dyn PodConnector>>,
+    /// Nodes that are reached without dialing them; asked first.
+    pub nodes: Option<Arc<dyn NodeStreams>>,
     /// Paths on which an authorized client may take over the connection.
     pub upgrades: HashMap<String, Arc<dyn UpgradeHandler>>,
     pub limits: Limits,
@@ -59,6 +61,7 @@ impl Config {
             cluster_domain: "cluster.local".into(),
             issuer: "https://kubernetes.default.svc.cluster.local".into(),
             pods: None,
+            nodes: None,
             upgrades: HashMap::new(),
             limits: Limits { reads: 400, writes: 200 },
         }

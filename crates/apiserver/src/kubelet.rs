@@ -11,7 +11,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use crate::bootstrap::keys::{KeyError, Keys};
-use crate::pods::{ConnectError, PodConnector, PodStream, Upstream};
+use crate::pods::{ConnectError, NodeStreams, PodConnector, PodStream, Upstream};
 use crate::registry::write;
 
 const PORT: u16 = 10250;
@@ -19,10 +19,11 @@ const PORT: u16 = 10250;
 /// Dials kubelets with a client certificate of its own.
 pub struct Kubelet {
     connector: tokio_rustls::TlsConnector,
+    streams: Option<Arc<dyn NodeStreams>>,
 }
 
 impl Kubelet {
-    pub fn new(keys: &Keys) -> Result<Self, KeyError> {
+    pub fn new(keys: &Keys, streams: Option<Arc<dyn NodeStreams>>) -> Result<Self, KeyError> {
         let client = keys.client_certificate("kube-apiserver-kubelet-client", &["system:masters"])?;
         let damaged = |e: &dyn std::fmt::Display| KeyError::Damaged(e.to_string());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -37,7 +38,7 @@ impl Kubelet {
             .with_custom_certificate_verifier(Arc::new(AnyKubelet(provider)))
             .with_client_auth_cert(chain, key)
             .map_err(|e| damaged(&e))?;
-        Ok(Self { connector: Arc::new(config).into() })
+        Ok(Self { connector: Arc::new(config).into(), streams })
     }
 
     pub async fn to_node(
@@ -52,13 +53,19 @@ impl Kubelet {
             found["address"].as_str()
         };
         let name = write::name_of(node);
+        let own = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
+        let own = own.map_or(PORT, |port| port as u16);
+        let port = port.and_then(|p| p.parse().ok()).unwrap_or(own);
+        if let Some(streams) = self.streams.as_ref().filter(|_| port == own)
+            && let Some(stream) = streams.open(name).await
+        {
+            return Ok(Upstream { stream, path_and_query, headers: HeaderMap::new() });
+        }
         let Some(address) =
             of_kind("InternalIP").or_else(|| of_kind("ExternalIP")).or_else(|| of_kind("Hostname"))
         else {
             return Err(ConnectError::Unreachable(format!("node {name} has no address yet")));
         };
-        let own = node.pointer("/status/daemonEndpoints/kubeletEndpoint/Port").and_then(Value::as_u64);
-        let port = port.and_then(|p| p.parse().ok()).or(own.map(|p| p as u16)).unwrap_or(PORT);
         let unreachable = |e: std::io::Error| {
             ConnectError::Unreachable(format!("cannot reach node {name} at {address}:{port}: {e}"))
         };

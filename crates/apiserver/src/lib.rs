@@ -44,6 +44,6 @@ pub use bootstrap::keys::{KeyError, PemPair};
 pub use config::{Cidr, Config, Limits};
 pub use http::body::{Body, BoxError};
 pub use http::listener::{ListenError, Listening};
-pub use pods::{ConnectError, PodConnector, PodStream, Upstream};
+pub use pods::{ConnectError, NodeStreams, PodConnector, PodStream, Upstream};
 pub use server::{Server, StartError};
 pub use upgrade::{Io, UpgradeHandler};

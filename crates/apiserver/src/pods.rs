@@ -47,3 +47,10 @@ pub enum ConnectError {
 pub trait PodConnector: Send + Sync + 'static {
     async fn connect(&self, request: PodStream) -> Result<Upstream, ConnectError>;
 }
+
+/// Ways to nodes that lead through no address: a tunnel that the node dialed, or the node in the same process.
+#[async_trait]
+pub trait NodeStreams: Send + Sync + 'static {
+    /// A stream on which the node serves the kubelet API; `None` where the node has to be dialed.
+    async fn open(&self, node: &str) -> Option<Box<dyn Io>>;
+}

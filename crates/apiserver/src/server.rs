@@ -167,7 +167,7 @@ impl Server {
     pub async fn start(config: Config) -> Result<Self, StartError> {
         let store = config.store.clone();
         let keys = Keys::open(&*store).await?;
-        let kubelet = Arc::new(Kubelet::new(&keys)?);
+        let kubelet = Arc::new(Kubelet::new(&keys, config.nodes.clone())?);
         let app = Arc::new(App {
             pods: config.pods.clone().unwrap_or_else(|| kubelet.clone()),
             kubelet,

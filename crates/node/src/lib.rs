@@ -22,6 +22,7 @@ mod hook;
 mod housekeeping;
 mod identity;
 pub mod image;
+pub mod join;
 mod leases;
 mod machine;
 mod node;

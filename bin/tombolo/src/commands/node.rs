@@ -2,11 +2,13 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tombolo_net::Subnet;
+use tombolo_node::join::{JoinOptions, Membership};
 use tombolo_node::{Listen, Node, NodeConfig, RuntimeChoice};
 
 use super::site::{KUBELET_PORT, runtime};
@@ -14,13 +16,22 @@ use crate::client::Target;
 
 /// Run a light node that joins an existing control plane
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  tombolo node --data-dir /var/lib/tombolo/node --kubeconfig node.kubeconfig --name camera-7"
-)]
+#[command(after_help = "Examples (the first line is what `tombolo token create --node` printed at the site):
+  tombolo node --data-dir /var/lib/tombolo/node --join https://site:6443 --token abcdef.0123456789abcdef --name camera-7
+  tombolo node --data-dir /var/lib/tombolo/node --kubeconfig node.kubeconfig --name camera-7")]
 pub struct Args {
     /// Folder for everything this node keeps
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
+    /// The cluster to join, with --token; needed once, then remembered
+    #[arg(long, value_name = "URL", conflicts_with = "kubeconfig")]
+    join: Option<String>,
+    /// The bootstrap token to join with
+    #[arg(long, value_name = "TOKEN", conflicts_with = "kubeconfig")]
+    token: Option<String>,
+    /// Hash of the cluster's CA; without it the token's signature in cluster-info counts
+    #[arg(long, value_name = "sha256:HEX", requires = "join")]
+    ca_hash: Option<String>,
     /// The node's name
     #[arg(long, default_value_t = super::join::host_name())]
     name: String,
@@ -30,9 +41,12 @@ pub struct Args {
     /// Addresses of this node's pods; waits for the cluster to assign some if left out
     #[arg(long, value_name = "CIDR")]
     pod_cidr: Option<Subnet>,
-    /// The address that the control plane reaches this node at; found out if left out
+    /// The address that other nodes and the control plane reach this node at; found out if left out
     #[arg(long, value_name = "ADDR")]
     address: Option<IpAddr>,
+    /// Port of the kubelet API
+    #[arg(long, value_name = "PORT", default_value_t = KUBELET_PORT)]
+    kubelet_port: u16,
     /// Leave services to another proxy
     #[arg(long)]
     no_service_proxy: bool,
@@ -42,24 +56,27 @@ pub struct Args {
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
-    let connected = target.connect().await?;
     let stop = CancellationToken::new();
-    let mut config = NodeConfig::new(connected.client, &args.name, &args.data_dir);
+    let (mut config, membership) = match &target.kubeconfig {
+        Some(_) => (of_kubeconfig(&args, target).await?, None),
+        None => {
+            let (config, membership) = joined(&args).await?;
+            (config, Some(membership))
+        }
+    };
     config.runtime = args.runtime;
     config.pod_cidr = args.pod_cidr;
     config.addresses = args.address.into_iter().collect();
     config.service_proxy = !args.no_service_proxy;
-    // Without the cluster's CA nobody could be told from a stranger on this port, so it stays closed.
-    let ca = connected.config.root_cert.as_ref().map(|all| {
-        let blocks: Vec<_> = all.iter().map(|der| pem::Pem::new("CERTIFICATE", der.clone())).collect();
-        pem::encode_many(&blocks)
-    });
-    config.listen = ca.map(|ca| Listen {
-        address: SocketAddr::new(args.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), KUBELET_PORT),
-        client_ca: Some(ca),
-    });
     config.shutdown = stop.clone();
+    // Before the node asks for anything: with an outdated certificate it may ask for a new one only.
+    if let Some(membership) = &membership {
+        tokio::spawn(membership.clone().keep_fresh());
+    }
     let node = Node::start(config).await.context("the node cannot run here")?;
+    if let Some(membership) = membership {
+        tokio::spawn(membership.keep_tunnel(node.stream_server()));
+    }
     println!("tombolo node {} runs; its containers outlive this process", args.name);
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
@@ -69,4 +86,59 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     stop.cancel();
     node.stopped().await;
     Ok(())
+}
+
+/// A node with the rights of a kubeconfig, of which the operator takes care.
+async fn of_kubeconfig(args: &Args, target: &Target) -> Result<NodeConfig> {
+    let connected = target.connect().await?;
+    let mut config = NodeConfig::new(connected.client, &args.name, &args.data_dir);
+    // Without the cluster's CA nobody could be told from a stranger on this port, so it stays closed.
+    let ca = connected.config.root_cert.as_ref().map(|all| {
+        let blocks: Vec<_> = all.iter().map(|der| pem::Pem::new("CERTIFICATE", der.clone())).collect();
+        pem::encode_many(&blocks)
+    });
+    config.listen = ca.map(|ca| listen(args, ca));
+    if config.listen.is_none() {
+        tracing::warn!(
+            "the kubeconfig has no certificate-authority-data, so the kubelet port stays closed: no logs, no exec"
+        );
+    }
+    Ok(config)
+}
+
+/// A node that joined by itself; keeps trying while the cluster cannot be reached.
+async fn joined(args: &Args) -> Result<(NodeConfig, Membership)> {
+    let options = JoinOptions {
+        data_dir: args.data_dir.clone(),
+        name: args.name.clone(),
+        url: args.join.clone(),
+        token: args.token.clone(),
+        ca_hash: args.ca_hash.clone(),
+    };
+    let mut pause = Duration::from_secs(1);
+    let membership = loop {
+        match Membership::open(&options).await {
+            Ok(membership) => break membership,
+            Err(error) if error.may_pass() => {
+                tracing::warn!(%error, "cannot join yet");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(Duration::from_secs(30));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    };
+    let mut config = NodeConfig::new(membership.client.clone(), &args.name, &args.data_dir);
+    let cluster = &membership.cluster;
+    let network = |text: &Option<String>| text.as_ref().and_then(|cidr| cidr.parse::<Subnet>().ok());
+    config.cluster_cidr = network(&cluster.pod_cidr);
+    config.service_cidr = network(&cluster.service_cidr);
+    // A site that says where its pods are has no network plugin but ours.
+    config.overlay = config.cluster_cidr.is_some();
+    config.listen = Some(listen(args, membership.credentials.ca().to_owned()));
+    Ok((config, membership))
+}
+
+fn listen(args: &Args, client_ca: String) -> Listen {
+    let address = args.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
+    Listen { address: SocketAddr::new(address, args.kubelet_port), client_ca: Some(client_ca) }
 }

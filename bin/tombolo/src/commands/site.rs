@@ -1,17 +1,20 @@
 //! `tombolo site`: a small cluster in one process.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::Result;
 use tokio_util::sync::CancellationToken;
+use tombolo_api::names;
 use tombolo_apiserver::{Cidr, Server};
 use tombolo_net::Subnet;
 use tombolo_node::image::ImageConfig;
 use tombolo_node::{Listen, Node, NodeConfig, RuntimeChoice};
 use tombolo_workload::{Ca, Options};
 
-use crate::{start, ties};
+use crate::nodes::{NodeTunnels, NodeUpgrade, Published};
+use crate::{nodes, start, ties};
 
 /// Run a site: a small cluster in one process, with a node in it if asked
 #[derive(clap::Args)]
@@ -34,11 +37,19 @@ pub struct Args {
     /// Addresses of services
     #[arg(long, default_value = "10.96.0.0/16", value_name = "CIDR")]
     service_cidr: Cidr,
+    /// Where nodes that join reach this site, if not at the address it listens on
+    #[arg(long, value_name = "https://HOST:PORT")]
+    url: Option<String>,
 }
 
 pub async fn run(args: Args) -> Result<()> {
     let mut config = start::configure(&args.start).await?;
     config.service_cidr = args.service_cidr;
+    let outside = outside_address(args.start.listen.ip());
+    config.addresses.extend(outside);
+    let tunnels = NodeTunnels::default();
+    config.nodes = Some(Arc::new(tunnels.clone()));
+    config.upgrades.insert(names::NODE_TUNNEL_PATH.to_owned(), Arc::new(NodeUpgrade(tunnels.clone())));
     let server = Server::start(config).await?;
     let stop = CancellationToken::new();
     let controllers = start::client(&server, "system:tombolo:controllers");
@@ -47,18 +58,45 @@ pub async fn run(args: Args) -> Result<()> {
         signer: Some(Ca { cert_pem: ca.certificate.clone(), key_pem: ca.key.clone() }),
         root_ca: Some(ca.certificate.clone()),
         volume_dir: args.start.data_dir.join("volumes").display().to_string(),
+        pod_network: Some(args.pod_cidr.to_string().parse().map_err(anyhow::Error::msg)?),
         ..Options::site(stop.clone())
     };
     tokio::spawn(tombolo_workload::run(controllers, options));
     let _node = match args.node {
-        true => Some(start_node(&server, &args, stop.clone()).await?),
+        true => {
+            let node = start_node(&server, &args, stop.clone()).await?;
+            tunnels.set_own(&args.name, node.stream_server());
+            Some(node)
+        }
         false => None,
     };
     let site = start::client(&server, "system:tombolo:site");
-    tokio::spawn(ties::run(site, server.clone(), None, stop.clone()));
+    tokio::spawn(ties::run(site.clone(), server.clone(), None, stop.clone()));
     let address = start::listen(&server, &args.start).await?;
+    let reached = SocketAddr::new(outside.unwrap_or(address.ip()), address.port());
+    let published = Published {
+        ca: ca.certificate.clone(),
+        url: args.url.clone().unwrap_or_else(|| format!("https://{reached}")),
+        pod_cidr: args.pod_cidr.to_string(),
+        service_cidr: args.service_cidr.to_string(),
+    };
+    nodes::publish(site, published, stop.clone()).await?;
     start::ready(&server, "site", address, &args.start)?;
     start::run_until_asked(&server, stop).await
+}
+
+/// The address that other machines reach this one at, where it listens on all of them. Nothing is sent for it.
+fn outside_address(listen: IpAddr) -> Option<IpAddr> {
+    if !listen.is_unspecified() {
+        return None;
+    }
+    let socket = UdpSocket::bind((listen, 0)).ok()?;
+    socket.connect(("192.0.2.1", 9)).ok()?;
+    socket
+        .local_addr()
+        .ok()
+        .map(|address| address.ip())
+        .filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
 }
 
 /// The image of the sample application; it is part of this binary, so that `tombolo up` pulls nothing.
@@ -74,7 +112,9 @@ async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Re
         args.start.data_dir.join("node"),
     );
     config.runtime = args.runtime.clone();
-    config.pod_cidr = Some(args.pod_cidr);
+    config.cluster_cidr = Some(args.pod_cidr);
+    // Other nodes cannot reach a node at its loopback address.
+    config.overlay = !listen.is_loopback();
     config.service_cidr = Some(Subnet::from_str(&args.service_cidr.to_string())?);
     config.listen = Some(Listen {
         address: SocketAddr::new(listen, KUBELET_PORT),

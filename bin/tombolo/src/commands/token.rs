@@ -1,4 +1,4 @@
-//! `tombolo token`: tickets with which a site may join.
+//! `tombolo token`: tickets with which a site may join a hub, or a node a site.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::output::{Output, Table};
 /// Make, list and delete join tokens
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token list\n  tombolo token delete abcdef"
+    after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token create --node --kubeconfig site/admin.kubeconfig\n  tombolo token list\n  tombolo token delete abcdef"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -25,8 +25,11 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Action {
-    /// Make a token and print the join command that uses it
+    /// Make a token and print the command that uses it
     Create {
+        /// For a node that joins a site, instead of a site that joins a hub
+        #[arg(long, conflicts_with_all = ["uses", "needs_approval"])]
+        node: bool,
         /// How long it can be used: seconds, or with a unit (30s, 10m, 1h, 2d)
         #[arg(long, default_value = "1h", value_parser = duration)]
         ttl: Duration,
@@ -69,7 +72,14 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let hub = target.connect().await?;
     match args.action {
-        Action::Create { ttl, uses, needs_approval } => {
+        Action::Create { node: true, ttl, .. } => {
+            let ticket = create_for_nodes(&hub, ttl).await?;
+            println!(
+                "tombolo node --data-dir /var/lib/tombolo/node --join {} --token {} --ca-hash {}",
+                ticket.url, ticket.token, ticket.ca_hash
+            );
+        }
+        Action::Create { ttl, uses, needs_approval, .. } => {
             let ticket = create(&hub, &Terms { ttl, uses, needs_approval }).await?;
             println!("tombolo join {} --token {} --ca-hash {}", ticket.url, ticket.token, ticket.ca_hash);
         }
@@ -92,12 +102,7 @@ fn secrets(hub: &Connected) -> Api<Secret> {
 
 /// Makes a bootstrap token that may ask for a site's certificate, and nothing else.
 pub async fn create(hub: &Connected, terms: &Terms) -> Result<Ticket> {
-    let certificate = hub.config.root_cert.as_ref().and_then(|all| all.first());
-    let certificate = certificate
-        .context("the kubeconfig has no certificate-authority-data, which a site needs to know its hub")?;
-    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
-    let ca_hash = tombolo_agent::ca_hash(&pem).context("the kubeconfig's CA is not a certificate")?;
-
+    let ca_hash = ca_hash(hub)?;
     let mut random = [0; 16];
     SystemRandom::new().fill(&mut random).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
     let new = NewToken { ttl: Some(terms.ttl), uses: terms.uses, needs_approval: terms.needs_approval };
@@ -107,6 +112,39 @@ pub async fn create(hub: &Connected, terms: &Terms) -> Result<Ticket> {
         .context("cannot store the token")?;
     let url = advertised(hub).await.unwrap_or_else(|| hub.config.cluster_url.to_string());
     Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token, ca_hash })
+}
+
+fn ca_hash(hub: &Connected) -> Result<String> {
+    let certificate = hub.config.root_cert.as_ref().and_then(|all| all.first());
+    let certificate = certificate.context(
+        "the kubeconfig has no certificate-authority-data, by which newcomers know whom they join",
+    )?;
+    let pem = pem::encode(&pem::Pem::new("CERTIFICATE", certificate.clone()));
+    tombolo_agent::ca_hash(&pem).context("the kubeconfig's CA is not a certificate")
+}
+
+/// Makes a bootstrap token that may ask for the certificate of a new node, and vouches for `cluster-info`.
+async fn create_for_nodes(site: &Connected, ttl: Duration) -> Result<Ticket> {
+    let ca_hash = ca_hash(site)?;
+    let mut random = [0; 16];
+    SystemRandom::new().fill(&mut random).map_err(|_| anyhow::anyhow!("the system has no random numbers"))?;
+    let text: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (id, key) = (&text[..6], &text[6..22]);
+    let end = k8s_openapi::jiff::Timestamp::now() + k8s_openapi::jiff::SignedDuration::try_from(ttl)?;
+    let token = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
+        "metadata": {"name": format!("bootstrap-token-{id}"), "namespace": NAMESPACE},
+        "stringData": {
+            "token-id": id, "token-secret": key,
+            "expiration": end.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
+            "auth-extra-groups": tombolo_api::names::NODE_JOIN_GROUP,
+        },
+    });
+    let token: Secret = serde_json::from_value(token)?;
+    secrets(site).create(&Default::default(), &token).await.context("cannot store the token")?;
+    let url = advertised(site).await.unwrap_or_else(|| site.config.cluster_url.to_string());
+    Ok(Ticket { url: url.trim_end_matches('/').to_owned(), token: format!("{id}.{key}"), ca_hash })
 }
 
 /// Where the hub says that sites reach it; the kubeconfig at hand may name another way in.

@@ -4,6 +4,7 @@ mod access;
 pub mod identity;
 pub mod jwt;
 pub mod node;
+pub mod outdated;
 pub mod rbac;
 pub mod tokens;
 pub mod x509;

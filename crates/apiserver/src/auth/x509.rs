@@ -3,17 +3,27 @@
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::identity::Identity;
+use super::outdated::{EXPIRED_NODE_GROUP, node_validity};
 
 /// Reads the identity out of a certificate that the TLS layer has already verified against the CA.
 pub fn identity(der: &[u8]) -> Option<Identity> {
+    identity_at(der, jiff::Timestamp::now().as_second())
+}
+
+pub(super) fn identity_at(der: &[u8], now: i64) -> Option<Identity> {
     let (_, certificate) = X509Certificate::from_der(der).ok()?;
     let subject = certificate.subject();
     let user = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
     if user.is_empty() {
         return None;
     }
-    let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
-    let mut identity = Identity::new(user, groups);
+    let outdated = node_validity(&certificate).is_some_and(|(begin, end)| now < begin || now > end);
+    let mut identity = if outdated {
+        Identity::new(user, [EXPIRED_NODE_GROUP.to_owned()])
+    } else {
+        let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
+        Identity::new(user, groups)
+    };
     let fingerprint = ring::digest::digest(&ring::digest::SHA256, der);
     identity.extra.insert(
         "authentication.kubernetes.io/credential-id".into(),

@@ -7,7 +7,6 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use rustls::server::WebPkiClientVerifier;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -15,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::auth::outdated::Verifier;
 use crate::auth::{Identity, x509};
 use crate::bootstrap::keys::{KeyError, PemPair};
 use crate::http::status::Failure;
@@ -49,10 +49,7 @@ pub fn tls_config(ca: &str, serving: &PemPair) -> Result<rustls::ServerConfig, L
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
         roots.add(certificate.map_err(|e| broken(&e))?)?;
     }
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-        .allow_unauthenticated()
-        .build()
-        .map_err(|e| broken(&e))?;
+    let verifier = Arc::new(Verifier::new(roots, provider.clone()).map_err(|e| broken(&e))?);
     let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes())
         .collect::<Result<Vec<_>, _>>()
         .map_err(|e| broken(&e))?;

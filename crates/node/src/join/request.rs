@@ -1,0 +1,91 @@
+//! Signing requests: what is asked, and waiting for the answer.
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use kube::api::{Api, ObjectMeta, PostParams, WatchEvent, WatchParams};
+
+use super::JoinError;
+
+const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// A watch is renewed this often, so that a half-dead connection is noticed.
+const WATCH_SECONDS: u32 = 60;
+
+/// Asks for a client certificate of node `name` and waits until it is there, or denied.
+pub(super) async fn client_certificate(
+    client: &kube::Client,
+    name: &str,
+    key: &rcgen::KeyPair,
+) -> Result<String, JoinError> {
+    let mut params = rcgen::CertificateParams::new(Vec::new())?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{name}"));
+    let pem = params.serialize_request(key)?.pem()?;
+    let spec = CertificateSigningRequestSpec {
+        request: ByteString(pem.into_bytes()),
+        signer_name: CLIENT_SIGNER.into(),
+        usages: Some(vec!["digital signature".into(), "client auth".into()]),
+        ..Default::default()
+    };
+    wait(client, name, spec).await
+}
+
+async fn wait(
+    client: &kube::Client,
+    node: &str,
+    spec: CertificateSigningRequestSpec,
+) -> Result<String, JoinError> {
+    let name = format!("node-{node}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    let metadata = ObjectMeta { name: Some(name.clone()), ..Default::default() };
+    let request = CertificateSigningRequest { metadata, spec, status: None };
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let made = api.create(&PostParams::default(), &request).await?;
+    let mut version = made.metadata.resource_version.unwrap_or_default();
+    let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+    loop {
+        match api.watch(&params, &version).await {
+            Ok(events) => {
+                let mut events = events.boxed();
+                while let Some(Ok(event)) = events.next().await {
+                    match event {
+                        WatchEvent::Added(seen) | WatchEvent::Modified(seen) => {
+                            if let Some(certificate) = issued(&seen)? {
+                                return Ok(certificate);
+                            }
+                        }
+                        WatchEvent::Deleted(_) => {
+                            return Err(JoinError::Denied("the request was deleted".into()));
+                        }
+                        WatchEvent::Bookmark(_) => {}
+                        WatchEvent::Error(_) => break,
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::debug!(request = name, %error, "the watch on the signing request broke");
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+        let seen = api.get(&name).await?;
+        if let Some(certificate) = issued(&seen)? {
+            return Ok(certificate);
+        }
+        version = seen.metadata.resource_version.unwrap_or_default();
+        tracing::warn!(
+            request = name,
+            "nobody approved this node yet. A node of this name may exist already: delete it, or `kubectl certificate approve {name}`"
+        );
+    }
+}
+
+fn issued(request: &CertificateSigningRequest) -> Result<Option<String>, JoinError> {
+    let status = request.status.clone().unwrap_or_default();
+    let refused = |kind: &str| kind == "Denied" || kind == "Failed";
+    if let Some(no) = status.conditions.iter().flatten().find(|c| refused(&c.type_)) {
+        return Err(JoinError::Denied(no.message.clone().unwrap_or_default()));
+    }
+    Ok(status.certificate.map(|c| String::from_utf8_lossy(&c.0).into_owned()))
+}
