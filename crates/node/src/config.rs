@@ -23,7 +23,8 @@ pub enum RuntimeChoice {
 #[derive(Clone, Debug)]
 pub struct Listen {
     pub address: SocketAddr,
-    /// Only clients with a certificate signed by one of these authorities (PEM) get in. `None` lets in anybody who
+    /// Only clients with a certificate signed by one of these authorities (PEM) get in, and the API server is asked what
+    /// they may do. `None` lets in anybody who
     /// reaches the port, with the power to run commands in every pod: for tests on loopback only.
     pub client_ca: Option<String>,
 }

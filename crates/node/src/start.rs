@@ -22,6 +22,8 @@ use crate::volumes::{self, Place, VolumeError};
 
 /// How much of a container's last words the status carries.
 const LAST_WORDS: usize = 4096;
+/// How many lines of a log speak for a container that left no message.
+const LAST_LINES: usize = 80;
 const LAST_LOG: usize = 2048;
 
 /// Why a container waits instead of running: the reason and message of its status.
@@ -310,9 +312,35 @@ pub(crate) fn last_words(ctx: &Context, pod: &Pod, name: &str, container: &Conta
         return None;
     }
     let log = fs::read_to_string(ctx.log_path(uid, name, container.attempt)).unwrap_or_default();
-    let lines: Vec<&str> = log.lines().filter_map(|line| line.splitn(4, ' ').nth(3)).collect();
-    let text = lines[lines.len().saturating_sub(80)..].join("\n") + "\n";
+    let text = last_lines(&log);
     let from =
         (text.len().saturating_sub(LAST_LOG)..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     Some(text[from..].to_owned())
+}
+
+/// The text of a log's last lines. A part (`P`) of a line goes on in the next one, and has no end of its own.
+fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    let mut text = String::new();
+    for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
+        let mut parts = line.splitn(4, ' ').skip(2);
+        let (Some(tag), Some(words)) = (parts.next(), parts.next()) else { continue };
+        text.push_str(words);
+        if tag != "P" {
+            text.push('\n');
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::last_lines;
+
+    #[test]
+    fn a_line_without_an_end_is_given_without_one() {
+        let log = "2026-01-01T00:00:00Z stdout F one two\n2026-01-01T00:00:00Z stderr P DONE\n";
+        assert_eq!(last_lines(log), "one two\nDONE");
+        assert_eq!(last_lines(""), "");
+    }
 }

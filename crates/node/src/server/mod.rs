@@ -3,6 +3,7 @@
 //! Served over any byte stream ([`Node::serve_stream`]) and, if asked for, over TLS on a port. Authorization is the
 //! caller's business for streams; on the port only clients with a certificate of the cluster's authority get in.
 
+mod authorize;
 mod forward;
 mod logs;
 mod remote;
@@ -26,6 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::node::{Node, Shared};
 
+use authorize::{Answers, Caller};
 pub(crate) use tls::listen;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -86,9 +88,28 @@ impl StreamServer {
 }
 
 pub(crate) async fn serve(shared: Arc<Shared>, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
-    let service = service_fn(move |request| {
-        let shared = shared.clone();
-        async move { Ok::<_, std::convert::Infallible>(route::answer(shared, request).await) }
+    serve_caller(shared, io, None).await;
+}
+
+/// `caller`: who must be asked about; `None` where whoever handed over the stream has done that.
+async fn serve_caller(
+    shared: Arc<Shared>,
+    io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    caller: Option<(Caller, Arc<Answers>)>,
+) {
+    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let (shared, caller) = (shared.clone(), caller.clone());
+        async move {
+            if let Some((caller, answers)) = &caller
+                && !answers.allows(&shared.ctx, caller, request.method(), request.uri().path()).await
+            {
+                return Ok(text(
+                    StatusCode::FORBIDDEN,
+                    "Forbidden: the API server does not allow this on nodes",
+                ));
+            }
+            Ok::<_, std::convert::Infallible>(route::answer(shared, request).await)
+        }
     });
     let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
     if let Err(error) = server.serve_connection_with_upgrades(TokioIo::new(io), service).await {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 
-use super::{Body, forward, json, logs, remote, stats, text};
+use super::{Body, forward, json, logs, remote, stats, text, websocket};
 use crate::node::Shared;
 use crate::pod::{plan, spec};
 use crate::runtime::{ContainerPhase, ExecRequest};
@@ -66,7 +66,8 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
         ["healthz"] | ["livez"] | ["readyz"] if reading => text(StatusCode::OK, "ok"),
         ["pods"] if reading => pods(&shared),
         ["containerLogs", namespace, pod, container] if reading => {
-            logs::answer(&shared, namespace, pod, container, &query).await
+            let answer = logs::answer(&shared, namespace, pod, container, &query).await;
+            if websocket::asked(&request) { websocket::stream_answer(request, answer) } else { answer }
         }
         ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] if streaming => {
             match running(&shared, namespace, pod, container).await {

@@ -10,6 +10,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::authorize::{Answers, Caller};
 use crate::config::{Listen, NodeError};
 use crate::node::Shared;
 
@@ -31,6 +32,8 @@ pub(crate) async fn listen(
     let bound = listener.local_addr().map_err(|source| NodeError::Listen { address, source })?;
     let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
     let limit = Arc::new(tokio::sync::Semaphore::new(MOST_CLIENTS));
+    let ask_api = listen.client_ca.is_some();
+    let answers = Arc::new(Answers::default());
     let serve = async move {
         loop {
             let Ok(permit) = limit.clone().acquire_owned().await else { return };
@@ -43,13 +46,20 @@ pub(crate) async fn listen(
                 continue;
             };
             let (acceptor, shared, shutdown) = (acceptor.clone(), shared.clone(), shutdown.clone());
+            let answers = answers.clone();
             tokio::spawn(async move {
                 let work = async {
                     let handshake =
                         tokio::time::timeout(std::time::Duration::from_secs(10), acceptor.accept(stream))
                             .await;
-                    if let Ok(Ok(stream)) = handshake {
-                        super::serve(shared, stream).await;
+                    let Ok(Ok(stream)) = handshake else { return };
+                    let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+                    match (ask_api, shown.and_then(Caller::of)) {
+                        (false, _) => super::serve(shared, stream).await,
+                        (true, Some(caller)) => {
+                            super::serve_caller(shared, stream, Some((caller, answers))).await;
+                        }
+                        (true, None) => {}
                     }
                 };
                 tokio::select! {

@@ -3,6 +3,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
@@ -88,6 +89,38 @@ pub(super) fn upgrade(
         Some(WebSocketStream::from_raw_socket(TokioIo::new(upgraded), Role::Server, Some(config)).await)
     };
     Ok((response, protocol, socket))
+}
+
+/// Messages without channels: one direction, bytes only.
+const PLAIN: &[&str] = &["binary.k8s.io", "base64.binary.k8s.io"];
+
+/// Sends the body of a good answer as messages, to a client that asked for a WebSocket.
+pub(super) fn stream_answer(request: Request<Incoming>, answer: Response<Body>) -> Response<Body> {
+    use base64::Engine;
+    if answer.status() != StatusCode::OK {
+        return answer;
+    }
+    let (response, protocol, socket) = match upgrade(request, PLAIN) {
+        Ok(upgraded) => upgraded,
+        Err(response) => return response,
+    };
+    tokio::spawn(async move {
+        let Some(mut socket) = socket.await else { return };
+        let mut body = answer.into_body();
+        while let Some(Ok(frame)) = body.frame().await {
+            let Ok(data) = frame.into_data() else { continue };
+            let message = if protocol.contains("base64") {
+                Message::text(base64::engine::general_purpose::STANDARD.encode(&data))
+            } else {
+                Message::Binary(data)
+            };
+            if socket.send(message).await.is_err() {
+                return;
+            }
+        }
+        let _ = socket.close(None).await;
+    });
+    response
 }
 
 pub(super) fn remote_command<F: Future<Output = ()> + Send + 'static>(
