@@ -1,4 +1,5 @@
 //! What black-box tests share. The tests themselves live in `tests/`.
 
+pub mod site;
 pub mod soak;
 pub mod wan;

@@ -13,6 +13,7 @@ pub enum Fixture {
     Kubelet,
     Etcd,
     Helm,
+    Pause,
 }
 
 impl Fixture {
@@ -28,6 +29,7 @@ impl Fixture {
             Self::KubeScheduler => ("TOMBOLO_KUBE_SCHEDULER", "k8s-1.36.3/kube-scheduler"),
             Self::Kubelet => ("TOMBOLO_KUBELET", "k8s-1.36.3/kubelet"),
             Self::Etcd => ("TOMBOLO_ETCD", "etcd-3.6.16/etcd"),
+            Self::Pause => ("TOMBOLO_PAUSE", "k8s-1.36.3/pause"),
             Self::Helm => ("TOMBOLO_HELM", "helm-3.21.4/helm"),
         }
     }

@@ -14,6 +14,7 @@ use crate::{Fixture, wait_for};
 pub struct Kubectl {
     program: PathBuf,
     kubeconfig: PathBuf,
+    netns: Option<String>,
 }
 
 impl Kubectl {
@@ -23,12 +24,25 @@ impl Kubectl {
 
     /// Another release of kubectl.
     pub fn with(program: Fixture, kubeconfig: &Path) -> Self {
-        Self { program: program.must(), kubeconfig: kubeconfig.to_owned() }
+        Self { program: program.must(), kubeconfig: kubeconfig.to_owned(), netns: None }
+    }
+
+    /// Run it inside a named network namespace.
+    pub fn inside(mut self, netns: &str) -> Self {
+        self.netns = Some(netns.to_owned());
+        self
     }
 
     /// The command line, for tests that need its pipes.
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(&self.program);
+        let mut command = match &self.netns {
+            Some(netns) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", netns]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
         let cache = self.kubeconfig.with_extension("cache");
         command.arg("--kubeconfig").arg(&self.kubeconfig).arg("--cache-dir").arg(cache).args(args);
         command

@@ -7,15 +7,17 @@ mod host;
 mod image;
 mod kubectl;
 mod kubelet;
+mod pki;
 mod process;
 mod tombolo;
 mod upstream;
 
 pub use fixture::{Fixture, cargo_binary, require};
 pub use host::{Host, Lan, Member, tombolo};
-pub use image::busybox_archive;
+pub use image::{Image, busybox_archive};
 pub use kubectl::Kubectl;
 pub use kubelet::{RealNode, real_node_possible};
+pub use pki::{Pair, Pki};
 pub use process::{Process, free_port, wait_for};
 pub use tombolo::Tombolo;
 pub use upstream::{Upstream, UpstreamOptions, control_loops};

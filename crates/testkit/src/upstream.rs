@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use crate::{Fixture, Kubectl, Process, free_port, wait_for};
+use crate::{Fixture, Kubectl, Pki, Process, free_port, wait_for};
 
 /// Which parts run beside etcd and the API server.
 #[derive(Debug, Clone, Default)]
@@ -37,6 +37,37 @@ impl Upstream {
 
     /// Serves at an address of the calling thread's network.
     pub fn start_at(address: Ipv4Addr, options: &UpstreamOptions) -> Result<Self> {
+        Self::start_with(address, options, |_| Ok(Vec::new()))
+    }
+
+    /// A control plane with certificates of an authority of its own: nodes can prove who they are, and the API server proves
+    /// to them who it is.
+    pub fn start_with_certificates(options: &UpstreamOptions) -> Result<(Self, Pki)> {
+        let mut made = None;
+        let upstream = Self::start_with(Ipv4Addr::LOCALHOST, options, |dir| {
+            let pki = Pki::new(dir)?;
+            let serving = pki.server("serving", &[[127, 0, 0, 1].into()])?;
+            let kubelets = pki.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")?;
+            let file = |path: &Path| path.display().to_string();
+            let args = [
+                ("--tls-cert-file", file(&serving.certificate)),
+                ("--tls-private-key-file", file(&serving.key)),
+                ("--client-ca-file", file(&pki.ca())),
+                ("--kubelet-client-certificate", file(&kubelets.certificate)),
+                ("--kubelet-client-key", file(&kubelets.key)),
+                ("--enable-admission-plugins", "NodeRestriction".into()),
+            ];
+            made = Some(pki);
+            Ok(args.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect())
+        })?;
+        Ok((upstream, made.context("the authority is made before the API server starts")?))
+    }
+
+    fn start_with(
+        address: Ipv4Addr,
+        options: &UpstreamOptions,
+        more: impl FnOnce(&Path) -> Result<Vec<String>>,
+    ) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let path = dir.path();
         let (etcd_port, peer_port, port) = (free_port(), free_port(), free_port());
@@ -75,6 +106,7 @@ impl Upstream {
             "--profiling=false",
         ]);
         command.args(["--enable-bootstrap-token-auth", "--kubelet-preferred-address-types", "InternalIP"]);
+        command.args(more(path)?);
         if options.lift_limits {
             command.args(["--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1500"]);
         }
@@ -104,6 +136,7 @@ pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -
         let mut command = Command::new(Fixture::KubeControllerManager.must());
         command.arg("--kubeconfig").arg(kubeconfig).args(["--leader-elect=false", "--secure-port=0"]);
         command.arg(format!("--controllers={controllers}"));
+        command.args(["--allocate-node-cidrs", "--cluster-cidr", "10.70.0.0/16"]);
         let key = dir.join("sa.key");
         if key.exists() {
             command.arg("--service-account-private-key-file").arg(key);
