@@ -7,7 +7,7 @@ use crate::run::{cargo, check};
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The scenario (`api`, `hub`, `wan`) and its options
+    /// The scenario (`api`, `hub`, `site`, `wan`) and its options
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     scenario: Vec<String>,
 }

@@ -28,6 +28,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("iproute2", "/sbin/ip"),
     ("iptables", "/usr/sbin/iptables"),
     ("curl", "/usr/bin/curl"),
+    ("netcat-openbsd", "/bin/nc.openbsd"),
+    ("bind9-dnsutils", "/usr/bin/dig"),
 ];
 
 /// Where each fixture is, by the environment variable that tells the tests.
@@ -55,6 +57,7 @@ pub fn ensure_all() -> Result<Fixtures> {
     found.insert("TOMBOLO_KUBE_SCHEDULER", kubernetes.command("kube-scheduler")?);
     found.insert("TOMBOLO_KUBELET", kubernetes.command("kubelet")?);
     found.insert("TOMBOLO_E2E_TEST", kubernetes.test_binary("e2e.test", "k8s.io/kubernetes/test/e2e")?);
+    found.insert("TOMBOLO_PAUSE", kubernetes.pause()?.0);
     let old = Module::kubernetes(KUBECTL_OLD)?;
     found.insert("TOMBOLO_KUBECTL_OLD", old.command("kubectl")?);
     let etcd = Module::plain("etcd", "go.etcd.io/etcd/server/v3", ETCD)?;
@@ -62,6 +65,24 @@ pub fn ensure_all() -> Result<Fixtures> {
     let helm = Module::plain("helm", "helm.sh/helm/v3", HELM)?;
     found.insert("TOMBOLO_HELM", helm.build("helm", "helm.sh/helm/v3/cmd/helm")?);
     Ok(found)
+}
+
+/// What the tests' images are made from.
+pub struct ImageSources {
+    pub agnhost: PathBuf,
+    pub pause: PathBuf,
+    /// The source of `k8s.io/kubernetes`.
+    pub module: PathBuf,
+}
+
+/// Kubernetes' test program and its pause program.
+pub fn agnhost() -> Result<ImageSources> {
+    packages()?;
+    require_go()?;
+    let kubernetes = Module::kubernetes(KUBERNETES)?;
+    let agnhost = kubernetes.build("agnhost", "k8s.io/kubernetes/test/images/agnhost")?;
+    let (pause, module) = kubernetes.pause()?;
+    Ok(ImageSources { agnhost, pause, module })
 }
 
 fn packages() -> Result<()> {
@@ -155,6 +176,19 @@ impl Module {
             command.args(["test", "-c", "-ldflags", &self.linker_flags(), "-o"]).arg(target).arg(package);
             command
         })
+    }
+
+    /// The program that holds a pod's namespaces, and where the module's source is.
+    fn pause(&self) -> Result<(PathBuf, PathBuf)> {
+        let source = output(go(&self.source).args(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"]))?;
+        let source = PathBuf::from(source.trim());
+        let pause = self.produce("pause", |target| {
+            let mut command = Command::new("cc");
+            command.args(["-static", "-Os", "-DVERSION=fixture", "-o"]).arg(target);
+            command.arg(source.join("build/pause/linux/pause.c"));
+            command
+        })?;
+        Ok((pause, source))
     }
 
     /// Builds beside the final name and renames, so that an interrupted build is never taken for a finished one.
