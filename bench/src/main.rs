@@ -6,6 +6,7 @@ mod hub;
 mod load;
 mod procfs;
 mod report;
+mod site;
 mod sites;
 mod wan;
 
@@ -24,6 +25,8 @@ enum Scenario {
     Api(api::Args),
     /// The hub: against direct use of a cluster, the agent's cost, a thousand sites
     Hub(hub::Args),
+    /// A whole cluster on one machine: Deployments to scheduled and to running, memory, writes
+    Site(site::Args),
     /// Many sites in one process, as a load on a hub
     #[command(hide = true)]
     Sites(sites::Args),
@@ -35,6 +38,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().scenario {
         Scenario::Api(args) => api::run(&args),
         Scenario::Hub(args) => hub::run(&args),
+        Scenario::Site(args) => site::run(&args),
         Scenario::Sites(args) => sites::run(args),
         Scenario::Wan(args) => wan::run(&args),
     }
