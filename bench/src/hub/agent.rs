@@ -46,7 +46,7 @@ fn measure_here(idle_seconds: u64, pods: usize) -> Result<Vec<Figure>> {
         above.run(move || kubectl.run(&args))?
     };
 
-    let member = below.run(upstream)??;
+    let member = below.run(|| upstream(MEMBER))??;
     let kubectl = member.kubectl();
     below.run(move || ready_node(&kubectl))??;
     let mut token = Command::new(cargo_binary("tombolo"));

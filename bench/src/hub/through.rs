@@ -2,6 +2,7 @@
 //! and until they are gone again.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -144,16 +145,18 @@ pub fn ready_node(member: &Kubectl) -> Result<()> {
     .map(drop)
 }
 
-pub fn upstream() -> Result<Upstream> {
-    Upstream::start(&UpstreamOptions {
+/// A control plane that serves at an address of the calling thread's network.
+pub fn upstream(address: Ipv4Addr) -> Result<Upstream> {
+    let options = UpstreamOptions {
         controllers: Some("*,-node-lifecycle-controller".into()),
         scheduler: true,
         lift_limits: true,
-    })
+    };
+    Upstream::start_at(address, &options)
 }
 
 pub async fn measure(count: usize, rounds: usize) -> Result<Vec<Figure>> {
-    let upstream = upstream()?;
+    let upstream = upstream(Ipv4Addr::LOCALHOST)?;
     ready_node(&upstream.kubectl())?;
     let dir = tempfile::tempdir()?;
     let hub = start_hub(dir.path(), &[])?;

@@ -8,8 +8,9 @@ use kube::api::{
 };
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
-use serde_json::json;
-use tombolo_api::{Work, names};
+use serde_json::{Value, json};
+use tombolo_agent::difference::{merge_patch, without_nulls};
+use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
 use crate::object::Key;
@@ -45,35 +46,27 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
                 Err(error) => return Err(error),
             }
         }
-        Action::UpdateWork { site, name, version, spec, parts } => {
-            let annotations =
-                parts_annotation(&parts).map(|(k, v)| json!({ k: v })).unwrap_or_else(|| json!({}));
+        Action::UpdateWork { site, name, spec, parts } => {
+            let Some(old) = known.index.lock().work(&site, &name) else { return Ok(()) };
             let api = works(client, &site);
-            let mut work = api.get(&name).await?;
-            if work.metadata.resource_version.as_deref() != Some(version.as_str())
-                && work.spec.tombstone.is_some()
-                && spec.tombstone.is_none()
-            {
-                return Ok(());
-            }
-            work.spec = *spec;
-            if let Some(map) = annotations.as_object().filter(|m| !m.is_empty()) {
-                for (key, value) in map {
-                    work.metadata
-                        .annotations
-                        .get_or_insert_default()
-                        .insert(key.clone(), value.as_str().unwrap_or_default().into());
+            let written = match difference(&old, &spec, &parts) {
+                // A patch cannot collide with what the site reports meanwhile.
+                Some(patch) => api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await,
+                None => {
+                    let mut work = api.get(&name).await?;
+                    work.spec = *spec;
+                    work.metadata.annotations.get_or_insert_default().extend(parts_annotation(&parts));
+                    work.metadata.managed_fields = None;
+                    api.replace(&name, &PostParams::default(), &work).await
                 }
-            }
-            work.metadata.managed_fields = None;
-            match api.replace(&name, &PostParams::default(), &work).await {
+            };
+            match written {
                 Ok(mut work) => {
                     forget_managers(&mut work);
                     known.index.lock().refresh_work(work);
                 }
-                // The site reported meanwhile; the watch brings that, and the plan is made anew.
                 Err(Error::Api(status)) if status.code == 409 => {
-                    known.index.lock().mark(&Key::of_root(&work.spec.root))
+                    known.index.lock().mark(&Key::of_root(&old.spec.root));
                 }
                 Err(error) => return Err(error),
             }
@@ -129,6 +122,23 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         }
     }
     Ok(())
+}
+
+/// The merge patch to a new spec; `None` where one cannot say it, because a value in it is null.
+fn difference(old: &Work, spec: &WorkSpec, parts: &[(String, i64)]) -> Option<Value> {
+    let wanted = json!(spec);
+    if without_nulls(wanted.clone()) != wanted {
+        return None;
+    }
+    // A Work of an earlier uid is not the one that was planned for.
+    let mut patch = json!({"metadata": {"uid": old.metadata.uid}});
+    if let Some(changed) = merge_patch(&json!(old.spec), &wanted) {
+        patch["spec"] = changed;
+    }
+    if let Some((key, value)) = parts_annotation(parts) {
+        patch["metadata"]["annotations"] = json!({ key: value });
+    }
+    Some(patch)
 }
 
 fn works(client: &Client, site: &str) -> Api<Work> {

@@ -69,6 +69,8 @@ pub struct Index {
     pub topology: u64,
     /// Changes with reported capacity.
     pub capacity: u64,
+    /// Roots whose Works say what they should, with what that was found from ([`crate::stamp`]).
+    pub rendered: HashMap<Key, u64>,
     /// Roots whose plans take long are not planned before this moment for what their sites say.
     pub resting: HashMap<Key, Instant>,
     /// Roots that wait for room or for time.
@@ -250,6 +252,12 @@ impl Index {
 
     pub fn works_of(&self, root: &Key) -> impl Iterator<Item = (&String, &Arc<Work>)> {
         self.works.get(root).into_iter().flatten().map(|((site, _), work)| (site, work))
+    }
+
+    /// A Work as it was last seen.
+    pub fn work(&self, site: &str, name: &str) -> Option<Arc<Work>> {
+        let id = (site.to_owned(), name.to_owned());
+        self.works.get(self.root_of.get(&id)?)?.get(&id).cloned()
     }
 
     /// How many Works a site has.

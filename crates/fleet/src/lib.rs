@@ -39,6 +39,7 @@ mod render;
 mod run;
 mod sign;
 mod sites;
+mod stamp;
 mod status;
 pub mod tokens;
 mod tunnels;

@@ -13,6 +13,7 @@ use crate::index::Index;
 use crate::mirror::{mirror, mirror_name, mirror_status};
 use crate::object::{Key, Object, annotation, number, text, work_name};
 use crate::render::{PartShare, Target, render};
+use crate::stamp::stamp;
 use crate::status::{self, Word};
 
 /// One thing to do at the hub's API.
@@ -28,7 +29,6 @@ pub enum Action {
     UpdateWork {
         site: String,
         name: String,
-        version: String,
         spec: Box<WorkSpec>,
         parts: Vec<(String, i64)>,
     },
@@ -192,7 +192,6 @@ fn update(site: &str, work: &Work, spec: WorkSpec, parts: Vec<(String, i64)>) ->
     Action::UpdateWork {
         site: site.to_owned(),
         name: work.metadata.name.clone().unwrap_or_default(),
-        version: work.metadata.resource_version.clone().unwrap_or_default(),
         spec: Box::new(spec),
         parts,
     }
@@ -214,6 +213,11 @@ fn propagate(
     let uid = text(root, "/metadata/uid");
     let name = work_name(key, uid);
     let needs = if placement.without_dependencies { Vec::new() } else { index.needs(key, root) };
+    let stamp = stamp(index, root, &needs, placement, decided, works, now);
+    if stamp.is_some() && index.rendered.get(key) == stamp.as_ref() {
+        return;
+    }
+    let before = plan.actions.len();
     let current = |w: &Work| w.metadata.name.as_deref() == Some(name.as_str());
     for (site, work) in works {
         let stays = current(work) && decided.sites.contains_key(site);
@@ -237,7 +241,8 @@ fn propagate(
     // With at-most-once, nothing grows anywhere while something may still run elsewhere.
     let held_back = placement.failover.at_most_once
         && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
-    let ordinals = ordinals(decided, works, &name, root);
+    let ordinals =
+        if key.kind == "StatefulSet" { ordinals(decided, works, &name, root) } else { BTreeMap::new() };
     let hub = {
         let mut hub = index.hub.clone();
         let came: Vec<String> = annotation(root, crate::render::PATH_ANNOTATION)
@@ -248,9 +253,11 @@ fn propagate(
         hub.path = came.into_iter().chain([hub.id.clone()]).collect();
         hub
     };
+    let mine: BTreeMap<&String, &Arc<Work>> =
+        works.iter().filter(|(_, w)| current(w)).map(|(s, w)| (s, w)).collect();
     for (site, share) in &decided.sites {
         let Some(state) = index.sites.get(site) else { continue };
-        let existing = works.iter().find(|(s, w)| s == site && current(w)).map(|(_, w)| w);
+        let existing = mine.get(site).copied();
         // A tombstone is carried out first; the Work is then made anew.
         if existing.is_some_and(|w| w.spec.tombstone.is_some()) {
             plan.unsettled = true;
@@ -292,6 +299,10 @@ fn propagate(
                 plan.actions.push(update(site, work, spec, parts));
             }
         }
+    }
+    match stamp.filter(|_| plan.actions.len() == before && !plan.unsettled && placed.is_ok()) {
+        Some(stamp) => drop(index.rendered.insert(key.clone(), stamp)),
+        None => drop(index.rendered.remove(key)),
     }
 }
 
@@ -371,11 +382,11 @@ fn ordinals(
     {
         starts.insert(site.clone(), number(&work.spec.object, "/spec/ordinals/start"));
     }
+    let used: BTreeSet<i64> = starts.values().copied().collect();
+    let mut free = (0..).map(|n| from + n * block).filter(|start| !used.contains(start));
     for site in decided.sites.keys() {
         if !starts.contains_key(site) {
-            let used: BTreeSet<i64> = starts.values().copied().collect();
-            let free = (0..).map(|n| from + n * block).find(|start| !used.contains(start)).unwrap_or(from);
-            starts.insert(site.clone(), free);
+            starts.insert(site.clone(), free.next().unwrap_or(from));
         }
     }
     starts

@@ -32,7 +32,7 @@ const FAREWELL: i64 = 60;
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// A root whose plan takes long rests for so many times that long, unless it or its placement changes, and all such roots
-/// together get half of the time: a root on a thousand sites must not keep the hub busy with each of the thousand answers.
+/// together get a third of the time: a root on a thousand sites must not keep the hub busy with each of the thousand answers.
 const REST: u32 = 4;
 const TAKES_LONG: Duration = Duration::from_millis(20);
 /// Sites that are brought up to date at once.
@@ -240,7 +240,7 @@ async fn steer(
             if took > TAKES_LONG {
                 let now = Instant::now();
                 known.index.lock().resting.insert(key.clone(), now + took * REST);
-                quiet_until = now + took;
+                quiet_until = now + took * 2;
             } else {
                 known.index.lock().resting.remove(&key);
             }
@@ -315,6 +315,7 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
     }
     if !index.objects.contains_key(key) && index.works_of(key).next().is_none() {
         index.decided.remove(key);
+        index.rendered.remove(key);
         index.moved.remove(key);
         index.unsettled.remove(key);
     }
