@@ -3,11 +3,17 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use serde_json::json;
 
 use crate::contestant::Contestant;
+use crate::fan_out::Watchers;
 use crate::load;
-use crate::procfs::{cpu, resident_mb};
-use crate::report::{Row, write};
+use crate::procfs::{cpu, cpu_exact, resident_mb};
+use crate::report::{Row, median, write};
+
+const SECRETS: &str = "/api/v1/namespaces/default/secrets";
+/// Lists and watched writes per round; the round's number is their median.
+const TRIES: usize = 11;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -26,19 +32,29 @@ pub struct Args {
     /// How long the creates run
     #[arg(long, default_value_t = 5)]
     seconds: u64,
+    /// Leave out the memory after the kubectl suite
+    #[arg(long)]
+    no_suite: bool,
+    /// Only this server (`upstream` or `tombolo`), printed and not recorded
+    #[arg(long)]
+    only: Option<String>,
 }
 
-/// What one round on one server measured, in the order of `ROWS`.
-struct Round(Vec<f64>);
+/// What one round on one server measured: a number for each of `ROWS`.
+type Round = [f64; ROWS.len()];
 
-const ROWS: &[(&str, &str, &str, bool)] = &[
+const ROWS: [(&str, &str, &str, bool); 12] = [
     ("start to ready", "s", "<= 0.2 s", false),
     ("memory, idle after start", "MB", "<= 30 MB", false),
+    ("memory, after the kubectl suite", "MB", "<= 50 MB", false),
     ("durable creates, 32 clients", "/s", ">= 5x", true),
     ("server CPU per create", "us", "<= 1/5", false),
     ("load generator CPU per create", "us", "shown only", false),
     ("list of 10,000 pods", "ms", "<= 1/5", false),
+    ("load generator CPU per list", "ms", "shown only", false),
     ("1,000 watchers see one write", "ms", "<= 1/5", false),
+    ("server CPU per watched write", "ms", "shown only", false),
+    ("load generator CPU per watched write", "ms", "shown only", false),
     ("memory, after all of it", "MB", "shown only", false),
 ];
 
@@ -47,12 +63,16 @@ pub fn run(args: &Args) -> Result<()> {
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..args.rounds {
         for (index, name) in ["upstream", "tombolo"].into_iter().enumerate() {
+            if args.only.as_deref().is_some_and(|only| only != name) {
+                continue;
+            }
             println!("round {} of {}: {name}", number + 1, args.rounds);
+            let worked_out = if args.no_suite { f64::NAN } else { after_suite(name)? };
             let (contestant, ready) = Contestant::start(name)?;
-            rounds[index].push(runtime.block_on(round(&contestant, ready, args))?);
+            rounds[index].push(runtime.block_on(round(&contestant, ready, worked_out, args))?);
         }
     }
-    let column = |side: usize, row: usize| rounds[side].iter().map(|round| round.0[row]).collect();
+    let column = |side: usize, row: usize| rounds[side].iter().map(|round| round[row]).collect();
     let rows: Vec<_> = ROWS
         .iter()
         .enumerate()
@@ -65,16 +85,29 @@ pub fn run(args: &Args) -> Result<()> {
             more_is_better: *more_is_better,
         })
         .collect();
+    if args.only.is_some() {
+        println!("{}", crate::report::table(&rows));
+        return Ok(());
+    }
     let note = format!(
         "Medians of {} alternating rounds; upstream is kube-apiserver 1.36 with etcd 3.6. Both share the machine's cores \
-         with the load generator, whose own cost is a row of its own.",
+         with the load generator, whose own cost is shown in rows of its own. Every watcher has a TLS connection of its \
+         own; the time is from sending the write until the last watcher's bytes are in the generator.",
         args.rounds
     );
     write("api", &note, &rows)
 }
 
-async fn round(contestant: &Contestant, ready: Duration, args: &Args) -> Result<Round> {
+/// Resident memory after everything that kubectl is asked to do in the tests.
+fn after_suite(name: &str) -> Result<f64> {
+    let (contestant, _) = Contestant::start(name)?;
+    tombolo_tests::kubectl::both_releases(contestant.kubeconfig())?;
+    resident_mb(&contestant.pids())
+}
+
+async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: &Args) -> Result<Round> {
     let pids = contestant.pids();
+    let own = [std::process::id()];
     tokio::time::sleep(Duration::from_secs(2)).await;
     let idle = resident_mb(&pids)?;
     let mut clients = Vec::new();
@@ -82,27 +115,61 @@ async fn round(contestant: &Contestant, ready: Duration, args: &Args) -> Result<
         clients.push(contestant.client().await?);
     }
 
-    let (server, own) = (cpu(&pids)?, cpu(&[std::process::id()])?);
+    let (server_before, own_before) = (cpu(&pids)?, cpu(&own)?);
     let started = Instant::now();
     let created = load::create_config_maps(clients.clone(), Duration::from_secs(args.seconds)).await?;
     let rate = created as f64 / started.elapsed().as_secs_f64();
     let per_create = |spent: Duration| spent.as_secs_f64() * 1e6 / created as f64;
-    let server_cost = per_create(cpu(&pids)? - server);
-    let own_cost = per_create(cpu(&[std::process::id()])? - own);
+    let server_create = per_create(cpu(&pids)? - server_before);
+    let own_create = per_create(cpu(&own)? - own_before);
 
     load::create_pods(&clients, args.pods).await?;
-    let mut list = f64::INFINITY;
-    for _ in 0..5 {
+    let mut lists = Vec::new();
+    let before = cpu_exact(&own)?;
+    for _ in 0..TRIES {
         let started = Instant::now();
         load::send(&clients[0], "GET", "/api/v1/namespaces/default/pods", None).await?;
-        list = list.min(started.elapsed().as_secs_f64() * 1e3);
+        lists.push(milliseconds(started.elapsed()));
     }
+    let own_list = milliseconds(cpu_exact(&own)? - before) / TRIES as f64;
 
-    let mut fan_out = f64::INFINITY;
-    for n in 0..3 {
-        let seen = load::watch_fan_out(&clients, args.watchers, &format!("fan-out-{n}")).await?;
-        fan_out = fan_out.min(seen.as_secs_f64() * 1e3);
+    let access = contestant.access().await?;
+    let mut watchers = Watchers::open(&access, &format!("{SECRETS}?watch=true&timeoutSeconds=300"), args.watchers)?;
+    let mut seen = Vec::new();
+    let (mut server_seen, mut own_seen) = (Duration::ZERO, Duration::ZERO);
+    for n in 0..TRIES {
+        // Apart from each other, so that no write meets what the one before it left to do.
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let name = format!("fan-out-{n:02}");
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"k": "v"}});
+        let client = clients[0].clone();
+        let before = (cpu_exact(&pids)?, cpu_exact(&own)?);
+        let written = Instant::now();
+        let write = tokio::spawn(async move { load::send(&client, "POST", SECRETS, Some(&secret)).await });
+        watchers.wait()?;
+        own_seen += cpu_exact(&own)? - before.1;
+        seen.push(milliseconds(watchers.last_saw(&name)? - written));
+        write.await??;
+        server_seen += cpu_exact(&pids)? - before.0;
     }
-    let after = resident_mb(&pids)?;
-    Ok(Round(vec![ready.as_secs_f64(), idle, rate, server_cost, own_cost, list, fan_out, after]))
+    drop(watchers);
+    let each = |total: Duration| milliseconds(total) / TRIES as f64;
+    Ok([
+        ready.as_secs_f64(),
+        idle,
+        worked_out,
+        rate,
+        server_create,
+        own_create,
+        median(&lists),
+        own_list,
+        median(&seen),
+        each(server_seen),
+        each(own_seen),
+        resident_mb(&pids)?,
+    ])
+}
+
+fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }

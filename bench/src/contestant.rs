@@ -1,11 +1,15 @@
 //! The two API servers, started the same way.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
+use kube::client::ConfigExt;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tombolo_testkit::{Tombolo, Upstream, UpstreamOptions};
+
+use crate::fan_out::Access;
 
 pub enum Contestant {
     Upstream(Box<Upstream>),
@@ -44,10 +48,23 @@ impl Contestant {
 
     /// A client with a connection of its own.
     pub async fn client(&self) -> Result<kube::Client> {
-        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
-        let mut config =
-            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
+        let mut config = self.config().await?;
         config.read_timeout = Some(Duration::from_secs(120));
         Ok(kube::Client::try_from(config)?)
+    }
+
+    /// What a client without `kube` needs to know.
+    pub async fn access(&self) -> Result<Access> {
+        let config = self.config().await?;
+        let url = &config.cluster_url;
+        let address = format!("{}:{}", url.host().context("no host")?, url.port_u16().context("no port")?);
+        let kubeconfig = serde_json::to_value(Kubeconfig::read_from(self.kubeconfig())?)?;
+        let token = kubeconfig["users"][0]["user"]["token"].as_str().map(str::to_owned);
+        Ok(Access { address, tls: Arc::new(config.rustls_client_config()?), token })
+    }
+
+    async fn config(&self) -> Result<kube::Config> {
+        let kubeconfig = Kubeconfig::read_from(self.kubeconfig())?;
+        Ok(kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?)
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use futures::StreamExt;
 use http::Request;
 use http_body_util::BodyExt;
@@ -76,41 +76,4 @@ pub async fn create_pods(clients: &[kube::Client], count: usize) -> Result<()> {
         result?;
     }
     Ok(())
-}
-
-/// Opens `count` watches, makes one write, and measures until every watcher has seen it.
-pub async fn watch_fan_out(clients: &[kube::Client], count: usize, name: &str) -> Result<Duration> {
-    let opened = Arc::new(tokio::sync::Barrier::new(count + 1));
-    let mut watchers = tokio::task::JoinSet::new();
-    for n in 0..count {
-        let client = clients[n % clients.len()].clone();
-        let (opened, name) = (opened.clone(), name.to_owned());
-        watchers.spawn(async move {
-            let path = "/api/v1/namespaces/default/secrets?watch=true&timeoutSeconds=120";
-            let response = client.send(Request::get(path).body(Body::empty())?).await?;
-            ensure!(response.status().is_success(), "watch: {}", response.status());
-            opened.wait().await;
-            let mut body = response.into_body();
-            let mut seen = Vec::new();
-            while let Some(frame) = body.frame().await {
-                if let Some(data) = frame?.data_ref() {
-                    seen.extend_from_slice(data);
-                    if seen.windows(name.len()).any(|window| window == name.as_bytes()) {
-                        return Ok(Instant::now());
-                    }
-                }
-            }
-            anyhow::bail!("the watch ended early")
-        });
-    }
-    opened.wait().await;
-    let secret =
-        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"k": "v"}});
-    let written = Instant::now();
-    send(&clients[0], "POST", "/api/v1/namespaces/default/secrets", Some(&secret)).await?;
-    let mut last = written;
-    while let Some(seen) = watchers.join_next().await {
-        last = last.max(seen?.context("a watcher")?);
-    }
-    Ok(last - written)
 }

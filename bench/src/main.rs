@@ -2,6 +2,7 @@
 
 mod api;
 mod contestant;
+mod fan_out;
 mod hub;
 mod load;
 mod procfs;

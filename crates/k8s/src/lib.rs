@@ -16,6 +16,7 @@
 
 pub mod apply;
 pub mod cel;
+pub mod continuation;
 pub mod convert;
 pub mod crd;
 pub mod decode;

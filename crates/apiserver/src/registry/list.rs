@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use http::{Response, StatusCode};
+use tombolo_k8s::continuation::Continue;
 use tombolo_store::{At, Range, Record as Stored, StoreError};
 
 use super::options::{Filter, ListOptions, VersionMatch};
 use super::render;
 use super::resource::{Resource, Shared};
-use super::token::Continue;
 use crate::http::body::Body;
 use crate::http::negotiate::{self, Output};
 use crate::http::status::{Failure, Result, bytes_response};
@@ -42,7 +42,7 @@ pub async fn fetch(call: &Call, resource: &Resource, options: &ListOptions) -> R
                 "specifying resource version is not allowed when using continue",
             ));
         }
-        let token = Continue::decode(token)?;
+        let token = Continue::decode(token).map_err(|e| Failure::bad_request(e.to_string()))?;
         at = token.revision.map_or(At::Latest, At::Exact);
         after = Some(format!("{scope}{}", token.after));
     }

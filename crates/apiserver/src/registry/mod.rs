@@ -12,7 +12,6 @@ pub mod read;
 pub mod render;
 pub mod resource;
 pub mod schema;
-pub mod token;
 pub mod update;
 pub mod watch;
 pub mod write;

@@ -3,8 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::{Deserialize, Serialize};
-
-use crate::http::status::{Failure, Result};
+use thiserror::Error;
 
 const VERSION: &str = "meta.k8s.io/v1";
 
@@ -16,6 +15,12 @@ struct Wire {
     start: String,
 }
 
+/// Why a token is refused; answered with 400.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+#[error("continue key is not valid: {0}")]
+pub struct BadContinue(&'static str);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continue {
     pub revision: Option<u64>,
     /// The key that was returned last, relative to the scope of the list.
@@ -29,8 +34,8 @@ impl Continue {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&wire).expect("a token of strings is JSON"))
     }
 
-    pub fn decode(token: &str) -> Result<Self> {
-        let bad = |why: &str| Failure::bad_request(format!("continue key is not valid: {why}"));
+    pub fn decode(token: &str) -> Result<Self, BadContinue> {
+        let bad = BadContinue;
         let bytes =
             URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|_| bad("it is not base64"))?;
         let wire: Wire = serde_json::from_slice(&bytes).map_err(|_| bad("it does not decode"))?;

@@ -1,7 +1,4 @@
-//! What the fuzz targets share: how the bytes of an input become a kind and several documents.
-//!
-//! Every target holds a decoder to two promises: no input makes it panic or run away, and what it accepts has the
-//! properties that the rest of the server counts on.
+//! How the bytes of an input become a kind and several documents, and what holds for all that was decoded.
 
 use serde_json::Value;
 use tombolo_k8s::schema::{KINDS, TYPES, Type};
