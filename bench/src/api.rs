@@ -134,7 +134,8 @@ async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: 
     let own_list = milliseconds(cpu_exact(&own)? - before) / TRIES as f64;
 
     let access = contestant.access().await?;
-    let mut watchers = Watchers::open(&access, &format!("{SECRETS}?watch=true&timeoutSeconds=300"), args.watchers)?;
+    let mut watchers =
+        Watchers::open(&access, &format!("{SECRETS}?watch=true&timeoutSeconds=300"), args.watchers)?;
     let mut seen = Vec::new();
     let (mut server_seen, mut own_seen) = (Duration::ZERO, Duration::ZERO);
     for n in 0..TRIES {

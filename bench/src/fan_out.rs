@@ -45,7 +45,11 @@ impl Watchers {
         let mut streams = Vec::new();
         std::thread::scope(|scope| -> Result<()> {
             let openers: Vec<_> = (0..OPENERS)
-                .map(|n| scope.spawn(move || (n..count).step_by(OPENERS).map(|_| watch(access, path)).collect::<Result<Vec<_>>>()))
+                .map(|n| {
+                    scope.spawn(move || {
+                        (n..count).step_by(OPENERS).map(|_| watch(access, path)).collect::<Result<Vec<_>>>()
+                    })
+                })
                 .collect();
             for opener in openers {
                 streams.extend(opener.join().map_err(|_| anyhow::anyhow!("an opener panicked"))??);
@@ -70,7 +74,8 @@ impl Watchers {
         let mut events = Events::with_capacity(1024);
         let mut missing = self.all.len();
         while missing > 0 {
-            let left = deadline.checked_duration_since(Instant::now()).context("not every watcher saw the write")?;
+            let left =
+                deadline.checked_duration_since(Instant::now()).context("not every watcher saw the write")?;
             self.poll.poll(&mut events, Some(left))?;
             for event in &events {
                 let watcher = &mut self.all[event.token().0];
@@ -149,7 +154,11 @@ fn watch(access: &Access, path: &str) -> Result<StreamOwned<ClientConnection, Tc
     let name = ServerName::try_from(host.to_owned())?;
     let mut stream = StreamOwned::new(ClientConnection::new(access.tls.clone(), name)?, socket);
     let token = access.token.as_ref().map(|t| format!("Authorization: Bearer {t}\r\n")).unwrap_or_default();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\n{token}\r\n", access.address)?;
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\n{token}\r\n",
+        access.address
+    )?;
     stream.flush()?;
     let mut head = Vec::new();
     let mut buffer = [0; 4096];

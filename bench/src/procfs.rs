@@ -104,7 +104,9 @@ pub fn cpu(pids: &[u32]) -> Result<Duration> {
 pub fn cpu_exact(pids: &[u32]) -> Result<Duration> {
     let mut total = 0;
     for pid in pids {
-        for task in fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))? {
+        for task in
+            fs::read_dir(format!("/proc/{pid}/task")).with_context(|| format!("process {pid} is gone"))?
+        {
             // A thread may end between the listing and the look.
             let Ok(stat) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
             total += stat.split_whitespace().next().context("an empty schedstat")?.parse::<u64>()?;

@@ -79,6 +79,7 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
         }
     };
     let mut config = Config::new(store);
+    config.replicated = matches!(args.store, StoreChoice::Etcd(_));
     for name in &args.tls_san {
         match name.parse::<IpAddr>() {
             Ok(address) => config.addresses.push(address),

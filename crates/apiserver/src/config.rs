@@ -18,7 +18,8 @@ pub struct Config {
     /// Where clients inside the cluster reach this server: the endpoint of Service `default/kubernetes`. The listener's
     /// own address when unset.
     pub advertise: Option<SocketAddr>,
-    /// Several servers share this store: each adds its address to the Service instead of taking it over.
+    /// Several servers may share this store: each adds its address to the Service for as long as it lives, instead
+    /// of taking the Service over.
     pub replicated: bool,
     pub service_cidr: Cidr,
     pub node_ports: RangeInclusive<u16>,
@@ -34,11 +35,15 @@ pub struct Config {
     pub limits: Limits,
 }
 
-/// How much may be in flight at once. What does not fit is answered with 429.
+/// How much may be asked. What does not fit is answered with 429. Administrators are exempt.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
+    /// Reads and writes of everybody together that are being answered at one moment.
     pub reads: usize,
     pub writes: usize,
+    /// Requests of one user, in the long run and at once.
+    pub per_second: u32,
+    pub burst: u32,
 }
 
 /// An IPv4 network.
@@ -63,7 +68,7 @@ impl Config {
             pods: None,
             nodes: None,
             upgrades: HashMap::new(),
-            limits: Limits { reads: 400, writes: 200 },
+            limits: Limits { reads: 400, writes: 200, per_second: 1000, burst: 2000 },
         }
     }
 }

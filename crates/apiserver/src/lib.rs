@@ -27,6 +27,7 @@ mod discovery;
 mod http;
 mod kinds;
 mod kubelet;
+mod limits;
 mod metrics;
 mod mirror;
 mod openapi;

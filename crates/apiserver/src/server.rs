@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tombolo_store::{Record, Store, StoreError};
@@ -24,6 +23,7 @@ use crate::http::query::Query;
 use crate::http::route::{self, Target};
 use crate::http::status::{Failure, Result};
 use crate::kubelet::Kubelet;
+use crate::limits::Limiter;
 use crate::metrics::Metrics;
 use crate::mirror::Mirror;
 use crate::pods::PodConnector;
@@ -53,8 +53,7 @@ pub struct App {
     pub tracker: TaskTracker,
     pub pods: Arc<dyn PodConnector>,
     pub kubelet: Arc<Kubelet>,
-    reads: Semaphore,
-    writes: Semaphore,
+    pub limiter: Limiter,
 }
 
 impl App {
@@ -177,8 +176,7 @@ impl Server {
             metrics: Metrics::new(),
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
-            reads: Semaphore::new(config.limits.reads),
-            writes: Semaphore::new(config.limits.writes),
+            limiter: Limiter::new(config.limits),
             keys,
             store,
             config,
@@ -257,7 +255,7 @@ impl Server {
             listener::accept(self.clone(), listener, tls, self.app.stop.clone(), self.app.tracker.clone());
         self.app.tracker.spawn(task);
         let published = self.app.config.advertise.unwrap_or_else(|| bootstrap::endpoints::reachable(local));
-        bootstrap::endpoints::publish(&self.app, published).await.map_err(ListenError::Publish)?;
+        bootstrap::replicas::announce(&self.app, published).await.map_err(ListenError::Publish)?;
         Ok(Listening { address: local })
     }
 
@@ -341,29 +339,10 @@ impl Server {
             None => app.access.authenticate(&app, &call.headers).await?,
         };
         call.user = app.access.impersonate(&app, &call.user, &call.headers).await?;
-        let _slot = admit(&app, call)?;
+        let _slot = app.limiter.admit(call)?;
         app.access.authorize(&app, &call.user, &call.target, &call.path).await?;
         routes::dispatch(call, body).await
     }
-}
-
-/// A slot for the time of one request. Long-running requests take none: they would starve the others.
-fn admit<'a>(app: &'a App, call: &Call) -> Result<Option<tokio::sync::SemaphorePermit<'a>>> {
-    let long = call.target.verb == "watch"
-        || matches!(call.target.subresource.as_str(), "exec" | "attach" | "portforward" | "log" | "proxy")
-        || call.app.config.upgrades.contains_key(&call.path)
-        || call.user.in_group(auth::identity::GROUP_MASTERS);
-    if long {
-        return Ok(None);
-    }
-    let slots = match call.target.verb {
-        "get" | "list" | "head" => &app.reads,
-        _ => &app.writes,
-    };
-    slots
-        .try_acquire()
-        .map(Some)
-        .map_err(|_| Failure::too_many_requests("too many requests, please try again later", 1))
 }
 
 fn audit_id(parts: &request::Parts) -> HeaderValue {

@@ -2,11 +2,12 @@
 //!
 //! Clients need three things of them: which kinds take which patch types and field validation (`kubectl apply`), the
 //! merge keys and list types of every field (client-side apply, `kubectl diff`), and the shape of types (`kubectl
-//! explain`). Descriptions are not in the tables and so not in the documents, except those that a
-//! CustomResourceDefinition brings.
+//! explain`). Descriptions are not in the tables and so not in the documents, except those of the fields that every
+//! object has and those that a CustomResourceDefinition brings.
 
 mod custom;
 mod definitions;
+mod descriptions;
 mod paths;
 
 use std::io::{self, Write};
@@ -36,6 +37,18 @@ impl Dialect {
             Dialect::V3 => "#/components/schemas/",
         };
         json!({"$ref": format!("{folder}{name}")})
+    }
+
+    /// A schema whose reference may have siblings beside it, which OpenAPI 3.0 does not allow as such.
+    fn with_siblings(self, mut schema: Value) -> Value {
+        if self == Dialect::V3
+            && let Some(object) = schema.as_object_mut()
+            && object.len() > 1
+            && let Some(reference) = object.remove("$ref")
+        {
+            object.insert("allOf".to_owned(), json!([{"$ref": reference}]));
+        }
+        schema
     }
 }
 

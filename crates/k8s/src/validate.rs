@@ -6,6 +6,7 @@
 //!
 //! To add a kind: a row in [`table`], and functions for what its row names.
 
+mod addresses;
 mod at;
 mod autoscaling;
 mod batch;

@@ -13,10 +13,46 @@ fn inputs() -> u64 {
 
 /// Pieces that decoders care about.
 const PIECES: &[&[u8]] = &[
-    b"null", b"{}", b"[]", b"\"\"", b"0", b"-1", b"1e999", b"18446744073709551616", b"true", b"\n", b"\0", b"..",
-    b"$patch", b"\"$patch\":\"delete\",", b"\"$retainKeys\":[\"a\"],", b"\"$setElementOrder/a\":[],", b"~1", b"/-", b"/",
-    b"&a ", b"*a", b"<<: ", b"- ", b"? ", b"!!binary ", b"\\ud800", b"\xff", b"\xc3\xa9", b"k8s\0", b"k:{\"name\":\"c\"}",
-    b"v:1", b"i:0", b"f:spec", b"metadata", b"managedFields", b"name", b" in (", b"!", b"==", b",",
+    b"null",
+    b"{}",
+    b"[]",
+    b"\"\"",
+    b"0",
+    b"-1",
+    b"1e999",
+    b"18446744073709551616",
+    b"true",
+    b"\n",
+    b"\0",
+    b"..",
+    b"$patch",
+    b"\"$patch\":\"delete\",",
+    b"\"$retainKeys\":[\"a\"],",
+    b"\"$setElementOrder/a\":[],",
+    b"~1",
+    b"/-",
+    b"/",
+    b"&a ",
+    b"*a",
+    b"<<: ",
+    b"- ",
+    b"? ",
+    b"!!binary ",
+    b"\\ud800",
+    b"\xff",
+    b"\xc3\xa9",
+    b"k8s\0",
+    b"k:{\"name\":\"c\"}",
+    b"v:1",
+    b"i:0",
+    b"f:spec",
+    b"metadata",
+    b"managedFields",
+    b"name",
+    b" in (",
+    b"!",
+    b"==",
+    b",",
 ];
 
 /// SplitMix64: enough to choose changes, and the same on every machine.
@@ -60,9 +96,11 @@ fn change(input: &mut Vec<u8>, others: &[Vec<u8>], random: &mut Random) {
         5 => drop(input.splice(random.part(input), PIECES[random.below(PIECES.len())].to_vec())),
         6 => {
             // One value in place of another keeps a document well formed more often than bytes do.
-            let ends: Vec<usize> = (0..input.len()).filter(|i| matches!(input[*i], b',' | b'}' | b']')).collect();
+            let ends: Vec<usize> =
+                (0..input.len()).filter(|i| matches!(input[*i], b',' | b'}' | b']')).collect();
             let Some(&end) = ends.get(random.below(ends.len())) else { return };
-            let start = input[..end].iter().rposition(|b| matches!(b, b':' | b'[' | b',')).map_or(0, |i| i + 1);
+            let start =
+                input[..end].iter().rposition(|b| matches!(b, b':' | b'[' | b',')).map_or(0, |i| i + 1);
             input.splice(start..end, PIECES[random.below(9)].to_vec());
         }
         _ => drop(input.splice(at..at, PIECES[random.below(PIECES.len())].to_vec())),
@@ -82,7 +120,11 @@ fn try_one(name: &str, input: &[u8]) {
     if catch_unwind(|| tombolo_fuzz_targets::run(name, input)).is_err() {
         let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fuzz-{name}"));
         fs::write(&path, input).unwrap();
-        panic!("the input in {} breaks a promise of target {name}: {:?}", path.display(), input.escape_ascii().to_string());
+        panic!(
+            "the input in {} breaks a promise of target {name}: {:?}",
+            path.display(),
+            input.escape_ascii().to_string()
+        );
     }
 }
 

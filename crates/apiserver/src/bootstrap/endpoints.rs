@@ -1,5 +1,6 @@
-//! Where Service `default/kubernetes` leads: the address this server listens on.
+//! Where Service `default/kubernetes` leads: the addresses that the servers of this store listen on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use serde_json::{Value, json};
@@ -24,55 +25,45 @@ pub fn reachable(listening: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listening.port())
 }
 
-/// Writes the Endpoints and EndpointSlice. With several servers over one store each adds itself; a single one
-/// replaces what an earlier run left.
-pub async fn publish(app: &App, address: SocketAddr) -> Result<()> {
-    let together = app.config.replicated;
-    ensure(app, "", "endpoints", |old| {
-        let mut ips = addresses(old.pointer("/subsets/0/addresses"), "ip", together);
-        add(&mut ips, address.ip());
-        let ips: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
-        let ports = json!([{"name": "https", "port": address.port(), "protocol": "TCP"}]);
+/// Makes `default/kubernetes` lead to exactly these servers.
+pub async fn publish(app: &App, servers: &BTreeSet<SocketAddr>) -> Result<()> {
+    let mut by_port: BTreeMap<u16, Vec<IpAddr>> = BTreeMap::new();
+    for server in servers {
+        by_port.entry(server.port()).or_default().push(server.ip());
+    }
+    // A slice and a Service have one port for all; Endpoints can say more.
+    let Some((&port, ips)) = by_port.iter().next() else { return Ok(()) };
+    let ports = |port: u16| json!([{"name": "https", "port": port, "protocol": "TCP"}]);
+    let subsets: Vec<Value> = by_port
+        .iter()
+        .map(|(port, ips)| {
+            let addresses: Vec<Value> = ips.iter().map(|ip| json!({"ip": ip})).collect();
+            json!({"addresses": addresses, "ports": ports(*port)})
+        })
+        .collect();
+    ensure(app, "", "endpoints", |_| {
         json!({
             "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"}},
-            "subsets": [{"addresses": ips, "ports": ports}],
+            "subsets": subsets,
         })
     })
     .await?;
-    ensure(app, "discovery.k8s.io", "endpointslices", |old| {
-        let mut ips: Vec<String> = Vec::new();
-        for endpoint in old["endpoints"].as_array().into_iter().flatten().filter(|_| together) {
-            ips.extend(endpoint["addresses"].as_array().into_iter().flatten().filter_map(|a| a.as_str().map(str::to_owned)));
-        }
-        add(&mut ips, address.ip());
+    ensure(app, "discovery.k8s.io", "endpointslices", |_| {
         let endpoints: Vec<Value> =
             ips.iter().map(|ip| json!({"addresses": [ip], "conditions": {"ready": true}})).collect();
         json!({
             "metadata": {"name": "kubernetes", "namespace": "default", "labels": {"kubernetes.io/service-name": "kubernetes"}},
-            "addressType": if address.is_ipv4() { "IPv4" } else { "IPv6" },
-            "endpoints": endpoints, "ports": [{"name": "https", "port": address.port(), "protocol": "TCP"}],
+            "addressType": if ips.iter().all(IpAddr::is_ipv4) { "IPv4" } else { "IPv6" },
+            "endpoints": endpoints, "ports": ports(port),
         })
     })
     .await?;
     ensure(app, "", "services", |old| {
         let mut service = old.clone();
-        service["spec"]["ports"][0]["targetPort"] = address.port().into();
+        service["spec"]["ports"][0]["targetPort"] = port.into();
         service
     })
     .await
-}
-
-fn addresses(list: Option<&Value>, key: &str, keep: bool) -> Vec<String> {
-    let list = list.and_then(Value::as_array).filter(|_| keep);
-    list.into_iter().flatten().filter_map(|a| a[key].as_str().map(str::to_owned)).collect()
-}
-
-fn add(ips: &mut Vec<String>, ip: IpAddr) {
-    let text = ip.to_string();
-    if !ips.contains(&text) {
-        ips.push(text);
-    }
-    ips.sort();
 }
 
 /// Creates or changes the object named `default/kubernetes` of a kind; writes only on a difference.

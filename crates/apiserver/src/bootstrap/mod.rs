@@ -3,4 +3,5 @@
 pub mod endpoints;
 pub mod keys;
 pub mod objects;
+pub mod replicas;
 pub mod roles;

@@ -7,5 +7,7 @@ mod client;
 mod crud;
 mod custom;
 mod kinds;
+mod limits;
 mod lists;
+mod services;
 mod watches;

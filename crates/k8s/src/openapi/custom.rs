@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::Dialect;
 use super::definitions::Definitions;
+use super::{Dialect, descriptions};
 use crate::discovery::{self, Row};
 use crate::schema::{LIST_META, OBJECT_META};
 
@@ -79,19 +79,20 @@ fn own_schema(definitions: &mut Definitions, dialect: Dialect, custom: &Custom) 
     let mut schema = schema.clone();
     let meta = definitions.refer(OBJECT_META);
     publish(&mut schema, dialect, &meta);
-    type_meta(&mut schema, &meta);
+    type_meta(&mut schema, dialect, &meta);
     schema
 }
 
-fn type_meta(schema: &mut Value, meta: &Value) {
+fn type_meta(schema: &mut Value, dialect: Dialect, meta: &Value) {
     if !schema["properties"].is_object() {
         schema["properties"] = json!({});
     }
     // `kubectl explain` shows these beside the author's own words.
-    schema["properties"]["apiVersion"] = json!({"type": "string", "description": "APIVersion defines group and version of this object's schema."});
-    schema["properties"]["kind"] =
-        json!({"type": "string", "description": "Kind is the name of this object's schema in its group."});
-    schema["properties"]["metadata"] = meta.clone();
+    schema["properties"]["apiVersion"] = json!({"type": "string", "description": descriptions::API_VERSION});
+    schema["properties"]["kind"] = json!({"type": "string", "description": descriptions::KIND});
+    let mut metadata = meta.clone();
+    metadata["description"] = descriptions::METADATA.into();
+    schema["properties"]["metadata"] = dialect.with_siblings(metadata);
 }
 
 /// Adds what embedded resources always have and, for v2, takes out what v2 clients cannot read.
@@ -136,7 +137,7 @@ fn publish(schema: &mut Value, dialect: Dialect, meta: &Value) {
     }
     let embedded = schema.get("x-kubernetes-embedded-resource") == Some(&Value::Bool(true));
     if embedded && !(preserve && dialect == Dialect::V2) {
-        type_meta(schema, meta);
+        type_meta(schema, dialect, meta);
         let mut required = schema["required"].as_array().cloned().unwrap_or_default();
         for name in ["kind", "apiVersion"] {
             if !required.iter().any(|r| r == name) {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
 
-use super::Dialect;
+use super::{Dialect, descriptions};
 use crate::schema::{Field, KINDS, ListType, Shape, TYPES, Type, type_named};
 
-const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
+pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const EXTENSIONS: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.";
 
 /// The definitions of one document: those asked for and all that they refer to.
@@ -49,12 +49,19 @@ impl Definitions {
         let mut properties = Map::new();
         let mut required = Vec::new();
         for field in type_.fields {
-            properties.insert(field.name.to_owned(), self.property(field));
+            let mut schema = self.property(field);
+            if let Some(words) = descriptions::of_field(type_, field.name) {
+                schema["description"] = words.into();
+            }
+            properties.insert(field.name.to_owned(), self.dialect.with_siblings(schema));
             if field.listed {
                 required.push(field.name);
             }
         }
         let mut schema = json!({"type": "object"});
+        if let Some(words) = descriptions::of_type(type_) {
+            schema["description"] = words.into();
+        }
         if !properties.is_empty() {
             schema["properties"] = properties.into();
         }
@@ -107,17 +114,6 @@ impl Definitions {
             && let Ok(default) = serde_json::from_str::<Value>(field.default)
         {
             schema["default"] = default;
-        }
-        // A reference takes no siblings in OpenAPI 3.0.
-        if self.dialect == Dialect::V3
-            && schema.get("$ref").is_some()
-            && schema.as_object().is_some_and(|o| o.len() > 1)
-        {
-            let reference = json!({"$ref": schema["$ref"]});
-            if let Some(object) = schema.as_object_mut() {
-                object.remove("$ref");
-                object.insert("allOf".to_owned(), json!([reference]));
-            }
         }
         schema
     }

@@ -20,6 +20,25 @@ fn apply_finds_field_validation_and_strategic_merge() {
 }
 
 #[test]
+fn what_every_object_has_is_explained() {
+    let crd = crontab();
+    let document = v3("example.com", "v1", &Custom::of(&crd)).unwrap();
+    let schemas = &document["components"]["schemas"];
+    let metadata = &schemas["com.example.v1.CronTab"]["properties"]["metadata"];
+    assert!(metadata["description"].as_str().unwrap().starts_with("Standard object's metadata"));
+    assert_eq!(metadata["allOf"][0]["$ref"], format!("#/components/schemas/{}", crate::schema::OBJECT_META));
+    let fields = schemas[crate::schema::OBJECT_META]["properties"].as_object().unwrap();
+    for (name, field) in fields {
+        assert!(field["description"].is_string(), "metadata.{name} has no words");
+    }
+    let document = v3("apps", "v1", &[]).unwrap();
+    let deployment = &document["components"]["schemas"]["io.k8s.api.apps.v1.Deployment"]["properties"];
+    assert!(
+        deployment["metadata"]["description"].is_string() && deployment["spec"].get("description").is_none()
+    );
+}
+
+#[test]
 fn every_reference_leads_somewhere() {
     fn walk<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
         match value {
@@ -73,7 +92,7 @@ fn custom_resources_are_published_like_built_in_ones() {
     );
     let schema = &document["components"]["schemas"]["com.example.v1.CronTab"];
     assert_eq!(schema["properties"]["a"]["oneOf"], json!([{"pattern": "x"}]));
-    assert!(schema["properties"]["metadata"]["$ref"].is_string());
+    assert!(schema["properties"]["metadata"]["allOf"][0]["$ref"].is_string());
 }
 
 #[test]

@@ -5,7 +5,8 @@ use serde_json::Value;
 use super::at::{At, Errors};
 use super::meta::NameSyntax;
 use super::{
-    autoscaling, batch, core, events, flow, networking, pod, policy, rbac, service, storage, workload,
+    addresses, autoscaling, batch, core, events, flow, networking, pod, policy, rbac, service, storage,
+    workload,
 };
 use crate::names::{config_key, dns_label, dns_subdomain, path_segment};
 
@@ -92,6 +93,10 @@ static TABLE: &[Rules] = &[
     row("networking.k8s.io", "Ingress", dns_subdomain, networking::ingress),
     row("networking.k8s.io", "IngressClass", dns_subdomain, networking::ingress_class)
         .or(networking::ingress_class_update),
+    row("networking.k8s.io", "IPAddress", addresses::ip_name, addresses::ip_address)
+        .and(addresses::ip_address_update),
+    row("networking.k8s.io", "ServiceCIDR", dns_subdomain, addresses::service_cidr)
+        .or(addresses::service_cidr_update),
     row("policy", "PodDisruptionBudget", path_segment, policy::disruption_budget)
         .status(policy::disruption_budget_status),
     row("autoscaling", "HorizontalPodAutoscaler", dns_subdomain, autoscaling::autoscaler)
