@@ -1,6 +1,7 @@
 //! The way to pods when nothing else is configured: the kubelet API on the pod's node.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderMap;
@@ -15,6 +16,8 @@ use crate::pods::{ConnectError, NodeStreams, PodConnector, PodStream, Upstream};
 use crate::registry::write;
 
 const PORT: u16 = 10250;
+/// A machine that does not answer for this long is told to be unreachable.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Dials kubelets with a client certificate of its own.
 pub struct Kubelet {
@@ -69,20 +72,27 @@ impl Kubelet {
         let unreachable = |e: std::io::Error| {
             ConnectError::Unreachable(format!("cannot reach node {name} at {address}:{port}: {e}"))
         };
-        let stream = TcpStream::connect((address, port)).await.map_err(unreachable)?;
+        let stream = dial(address, port).await.map_err(unreachable)?;
         let server = ServerName::try_from(address.to_owned())
             .map_err(|e| ConnectError::Unreachable(format!("node {name} has the address {address}: {e}")))?;
-        let stream = self.connector.connect(server, stream).await.map_err(unreachable)?;
+        let secured = tokio::time::timeout(PATIENCE, self.connector.connect(server, stream)).await;
+        let stream =
+            secured.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
     }
 }
 
 /// A plain connection to an address inside the cluster.
 pub async fn plain(address: &str, port: u16, path_and_query: String) -> Result<Upstream, ConnectError> {
-    let stream = TcpStream::connect((address, port))
+    let stream = dial(address, port)
         .await
         .map_err(|e| ConnectError::Unreachable(format!("cannot reach {address}:{port}: {e}")))?;
     Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
+}
+
+async fn dial(address: &str, port: u16) -> std::io::Result<TcpStream> {
+    let connected = tokio::time::timeout(PATIENCE, TcpStream::connect((address, port))).await;
+    connected.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into()))
 }
 
 #[async_trait]

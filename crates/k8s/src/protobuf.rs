@@ -29,7 +29,7 @@ const MAX_MESSAGES: u32 = 250_000;
 pub struct Object {
     pub api_version: String,
     pub kind: String,
-    /// With `apiVersion` and `kind` in it.
+    /// With `kind` in it, and `apiVersion` where the body had one.
     pub value: Value,
 }
 
@@ -75,7 +75,10 @@ pub fn decode(bytes: &[u8]) -> Result<Object, ProtobufError> {
         return Err(ProtobufError::UnknownKind { api_version, kind });
     };
     let mut object = message(raw, type_)?;
-    object.insert("apiVersion".to_owned(), api_version.clone().into());
+    // Empty is absent, as in all that is decoded: the URL fills it in.
+    if !api_version.is_empty() {
+        object.insert("apiVersion".to_owned(), api_version.clone().into());
+    }
     object.insert("kind".to_owned(), kind.clone().into());
     Ok(Object { api_version, kind, value: Value::Object(object) })
 }

@@ -1,5 +1,7 @@
 //! Some thousand inputs for every target, the same ones every time, made from the seeds by random changes.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests outside of test functions")]
+
 use std::fs;
 use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};

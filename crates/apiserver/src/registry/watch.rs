@@ -38,7 +38,8 @@ struct Stream {
     shared: bool,
     deadline: Pin<Box<tokio::time::Sleep>>,
     next_bookmark: Pin<Box<tokio::time::Sleep>>,
-    stop: tokio_util::sync::CancellationToken,
+    /// Registered once: all watchers share one list of those who wait for the end.
+    stop: Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
     columns_sent: bool,
     /// Held as long as the stream lives: what the metrics count.
     _open: crate::metrics::OpenWatch,
@@ -106,7 +107,7 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         bookmarks: options.bookmarks,
         deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
         next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
-        stop: call.app.stop.clone(),
+        stop: Box::pin(call.app.stop.clone().cancelled_owned()),
         columns_sent: false,
         _open: call.app.metrics.open_watch(),
     };
@@ -140,7 +141,7 @@ impl Stream {
             let watch = self.watch.as_mut()?;
             tokio::select! {
                 biased;
-                () = self.stop.cancelled() => return self.farewell(),
+                () = self.stop.as_mut() => return self.farewell(),
                 batch = watch.next() => match batch {
                     Ok(batch) => {
                         if let Some(bytes) = self.batch(&batch.events) {

@@ -9,5 +9,6 @@ mod custom;
 mod kinds;
 mod limits;
 mod lists;
+mod pods;
 mod services;
 mod watches;
