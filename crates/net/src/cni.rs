@@ -68,6 +68,7 @@ struct Chain {
 #[derive(Serialize, Deserialize)]
 struct Attached {
     chain: Chain,
+    programs: Vec<PathBuf>,
     pod: PodIdentity,
     /// Absent while the chain runs: a pod whose attachment was interrupted is undone like any other.
     result: Option<Value>,
@@ -92,7 +93,8 @@ impl Plugins {
     pub async fn attach(&self, pod: &PodIdentity, pid: u32) -> Result<Ipv4Addr, CniError> {
         self.detach(&pod.uid, None).await?;
         let chain = self.chain()?;
-        let mut attached = Attached { chain, pod: pod.clone(), result: None };
+        let mut attached =
+            Attached { chain, programs: self.programs.clone(), pod: pod.clone(), result: None };
         self.remember(&attached)?;
         let namespace = format!("/proc/{pid}/ns/net");
         for plugin in &attached.chain.plugins {
@@ -116,15 +118,25 @@ impl Plugins {
             Err(source) => return Err(CniError::Io { what: format!("read {}", path.display()), source }),
         };
         let namespace = pid.map(|pid| format!("/proc/{pid}/ns/net")).unwrap_or_default();
+        let then = Plugins { programs: attached.programs.clone(), ..self.clone() };
         for plugin in attached.chain.plugins.iter().rev() {
             let input = attached.chain.input(plugin, attached.result.as_ref());
-            self.run("DEL", plugin, input, &attached.pod, &namespace).await?;
+            then.run("DEL", plugin, input, &attached.pod, &namespace).await?;
         }
         fs::remove_file(&path)
             .map_err(|source| CniError::Io { what: format!("remove {}", path.display()), source })
     }
 
-    /// The pods that are attached, as far as the disk knows: what is not among the node's pods is to be detached.
+    /// Undoes everything that was done with this folder of attachments; the pods' processes are gone.
+    pub async fn detach_all(attached: &Path) -> Result<(), CniError> {
+        let plugins = Plugins::new(Path::new(""), &[], attached);
+        for uid in plugins.attached() {
+            plugins.detach(&uid, None).await?;
+        }
+        Ok(())
+    }
+
+    /// The pods that are attached, as far as the disk knows.
     pub fn attached(&self) -> Vec<String> {
         let files = fs::read_dir(&self.attached).into_iter().flatten().flatten();
         files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".json")?.to_owned())).collect()

@@ -19,6 +19,16 @@ pub enum RuntimeChoice {
     Cri(PathBuf),
 }
 
+/// Who connects pods to each other.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Network {
+    /// The node itself: a bridge, addresses, services, names.
+    #[default]
+    Own,
+    /// The network plugins (CNI) of the cluster the node joined, configured in one folder, with programs in others.
+    Plugins { configurations: PathBuf, programs: Vec<PathBuf> },
+}
+
 /// The kubelet port.
 #[derive(Clone, Debug)]
 pub struct Listen {
@@ -37,6 +47,7 @@ pub struct NodeConfig {
     /// Everything the node keeps: images, pods, volumes, its own identity. One node per folder.
     pub data_dir: PathBuf,
     pub runtime: RuntimeChoice,
+    pub network: Network,
     /// Where pod addresses come from. Without it the node waits for `spec.podCIDR` of its Node object.
     pub pod_cidr: Option<Subnet>,
     /// Where the pods of all nodes of the site have their addresses. `None`: this node's own part.
@@ -55,7 +66,8 @@ pub struct NodeConfig {
     /// The program that is started again to make containers; it must call [`crate::reexec::maybe_run`] first.
     /// `None`: this very program.
     pub program: Option<PathBuf>,
-    /// Route services on this node (ClusterIP, NodePort). Off where another proxy does.
+    /// Route services on this node (ClusterIP, NodePort). Off where another proxy does, as in a cluster with network
+    /// plugins of its own.
     pub service_proxy: bool,
     /// Tie the pod networks of all nodes of the site together (VXLAN). Off where another network plugin does.
     pub overlay: bool,
@@ -72,6 +84,7 @@ impl NodeConfig {
             name: name.into(),
             data_dir: data_dir.into(),
             runtime: RuntimeChoice::Embedded,
+            network: Network::Own,
             pod_cidr: None,
             cluster_cidr: None,
             service_cidr: None,

@@ -45,6 +45,6 @@ mod sys;
 mod tokens;
 mod volumes;
 
-pub use config::{Listen, NodeConfig, NodeError, RuntimeChoice};
+pub use config::{Listen, Network, NodeConfig, NodeError, RuntimeChoice};
 pub use node::Node;
 pub use server::StreamServer;

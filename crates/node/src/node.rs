@@ -12,12 +12,12 @@ use kube::Api;
 use kube::runtime::watcher::{self, watcher};
 use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
-use tombolo_net::{Overlay, PodNetwork, ServiceProxy};
+use tombolo_net::{Overlay, Plugins, PodNetwork, ServiceProxy};
 
-use crate::config::{NodeConfig, NodeError, RuntimeChoice, check_privileges};
+use crate::config::{Network, NodeConfig, NodeError, RuntimeChoice, check_privileges};
 use crate::context::{Context, remember_pod, remembered_pod};
 use crate::embedded::cgroup::Cgroups;
-use crate::embedded::{Embedded, EmbeddedConfig, shim};
+use crate::embedded::{Embedded, EmbeddedConfig, PodLinks, shim};
 use crate::events::Events;
 use crate::identity::Identity;
 use crate::image::Store;
@@ -162,11 +162,7 @@ impl Node {
         }
         let identity = Identity::open(&config.data_dir, &config.name)?;
         let images = Arc::new(Store::open(config.data_dir.join("images"))?);
-        let subnet = match config.pod_cidr {
-            Some(subnet) => subnet,
-            None => assigned_subnet(&config).await?,
-        };
-        let network = PodNetwork::open(&identity.bridge(), subnet)?;
+        let (links, own) = connect(&config, &identity).await?;
         let runtime: Arc<dyn Runtime> = match &config.runtime {
             RuntimeChoice::Embedded => {
                 let own = || PathBuf::from(format!("/proc/{}/exe", std::process::id()));
@@ -175,7 +171,7 @@ impl Node {
                     id: identity.id.clone(),
                     program: config.program.clone().unwrap_or_else(own),
                     images: images.clone(),
-                    network: network.clone(),
+                    links: links.clone(),
                     registries: config.registries.clone(),
                 })
                 .await?
@@ -189,8 +185,8 @@ impl Node {
             addresses.push(machine::default_address().to_string());
         }
         let mut cluster_dns: Vec<String> = config.cluster_dns.iter().map(ToString::to_string).collect();
-        if cluster_dns.is_empty() {
-            cluster_dns.push(subnet.gateway().to_string());
+        if let (true, Some(network)) = (cluster_dns.is_empty(), &own) {
+            cluster_dns.push(network.subnet().gateway().to_string());
         }
         let ctx = Arc::new(Context {
             events: Events::start(config.client.clone(), config.name.clone()),
@@ -227,6 +223,7 @@ impl Node {
             kubelet_port,
             pod_cidr: config.pod_cidr.map(|c| c.to_string()),
             pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
+            links,
         };
         node.tasks.spawn(crate::housekeeping::run(
             shared.clone(),
@@ -234,23 +231,25 @@ impl Node {
             shutdown.clone(),
         ));
         let (zone, zones) = tokio::sync::watch::channel(Arc::default());
-        let cluster = config.cluster_cidr.unwrap_or(subnet);
-        let proxy =
-            config.service_proxy.then(|| ServiceProxy::new(&identity.id, &config.name, subnet, cluster));
-        if let Some(services) = config.service_cidr {
+        let proxy = own.as_ref().filter(|_| config.service_proxy).map(|network| {
+            let subnet = network.subnet();
+            ServiceProxy::new(&identity.id, &config.name, subnet, config.cluster_cidr.unwrap_or(subnet))
+        });
+        if let (Some(services), Some(network)) = (config.service_cidr, &own) {
             network.route_services(services)?;
         }
-        if config.overlay {
+        if let (true, Some(network)) = (config.overlay, &own) {
             let local = ctx.host_addresses.iter().find_map(|a| a.parse().ok());
             let local = local.ok_or_else(|| NodeError::Overlay("the node has no IPv4 address".into()))?;
-            let overlay = Overlay::open(&identity.overlay(), local, subnet)
+            let overlay = Overlay::open(&identity.overlay(), local, network.subnet())
                 .map_err(|e| NodeError::Overlay(e.to_string()))?;
             node.tasks.spawn(crate::peers::follow(ctx.clone(), overlay, shutdown.clone()));
         }
         let follow = Follow { ctx: ctx.clone(), proxy, zone, shutdown: shutdown.clone() };
         node.tasks.spawn(follow.run());
-        if config.cluster_dns.is_empty() {
-            node.tasks.spawn(services::serve_names(subnet.gateway().into(), zones, shutdown.clone()));
+        if let (true, Some(network)) = (config.cluster_dns.is_empty(), &own) {
+            let address = network.subnet().gateway().into();
+            node.tasks.spawn(services::serve_names(address, zones, shutdown.clone()));
         }
         node.tasks.spawn(register::run(ctx.clone(), registration, shutdown.clone()));
         node.tasks.spawn(crate::leases::follow(ctx.clone(), shutdown.clone()));
@@ -283,6 +282,9 @@ impl Node {
                 tracing::warn!(pod, %error, "a pod's shim does not end");
             }
         }
+        if let Err(error) = Plugins::detach_all(&attachments(data_dir)).await {
+            tracing::warn!(%error, "a pod's network could not be given back");
+        }
         PodNetwork::destroy(&identity.bridge(), &pods)?;
         if let Err(error) = Overlay::destroy(&identity.overlay()) {
             tracing::warn!(%error, "the node's overlay link could not be removed");
@@ -300,6 +302,28 @@ impl Node {
             _ => Ok(()),
         }
     }
+}
+
+/// The way pods come onto the network, and the network itself if it is the node's own.
+async fn connect(
+    config: &NodeConfig,
+    identity: &Identity,
+) -> Result<(PodLinks, Option<PodNetwork>), NodeError> {
+    if let Network::Plugins { configurations, programs } = &config.network {
+        let plugins = Plugins::new(configurations, programs, &attachments(&config.data_dir));
+        return Ok((PodLinks::Cluster(plugins), None));
+    }
+    let subnet = match config.pod_cidr {
+        Some(subnet) => subnet,
+        None => assigned_subnet(config).await?,
+    };
+    let network = PodNetwork::open(&identity.bridge(), subnet)?;
+    Ok((PodLinks::own(network.clone()), Some(network)))
+}
+
+/// What the network plugins gave to each pod.
+fn attachments(data_dir: &Path) -> PathBuf {
+    data_dir.join("network")
 }
 
 /// Waits for the cluster to give this node a part of the pod network.

@@ -17,6 +17,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
+use crate::embedded::PodLinks;
 use crate::machine;
 use crate::pressure::Pressure;
 
@@ -33,6 +34,8 @@ pub(crate) struct Registration {
     pub kubelet_port: u16,
     pub pod_cidr: Option<String>,
     pub pressure: tokio::sync::watch::Receiver<Pressure>,
+    /// The node is ready when pods can come onto its network.
+    pub links: PodLinks,
 }
 
 /// Registers the node and keeps its lease and status fresh until `shutdown`.
@@ -258,7 +261,10 @@ fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> Nod
         memory,
         disk,
         condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+        match registration.links.ready() {
+            Ok(()) => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+            Err(error) => condition("Ready", false, "KubeletNotReady", &error.to_string()),
+        },
     ];
     let storage = machine::disk_bytes(&ctx.data_dir).map_or(0, |(total, _)| total);
     let amount = |memory: u64, storage: u64| -> BTreeMap<String, Quantity> {

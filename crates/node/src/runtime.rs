@@ -31,6 +31,8 @@ pub enum RuntimeError {
     #[error(transparent)]
     Network(#[from] tombolo_net::PodNetworkError),
     #[error(transparent)]
+    Plugins(#[from] tombolo_net::CniError),
+    #[error(transparent)]
     Address(#[from] tombolo_net::Exhausted),
     #[error(transparent)]
     Image(#[from] crate::image::StoreError),

@@ -10,6 +10,7 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod launch;
+mod links;
 mod oci;
 mod seccomp;
 mod session;
@@ -24,10 +25,10 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use tokio::sync::mpsc;
-use tombolo_net::{Addresses, PodNetwork};
 
 use self::cgroup::Cgroups;
 use self::launch::Launch;
+pub use self::links::PodLinks;
 use self::oci::Place;
 use self::state::{Meta, Sandbox};
 use crate::image::{Image, Store};
@@ -49,8 +50,7 @@ pub struct Embedded {
     shim: PathBuf,
     images: Arc<Store>,
     cgroups: Cgroups,
-    network: PodNetwork,
-    addresses: Mutex<Addresses>,
+    links: PodLinks,
     live: Mutex<HashMap<String, Sandbox>>,
     changes: mpsc::Sender<String>,
     receiver: Mutex<Option<mpsc::Receiver<String>>>,
@@ -65,7 +65,7 @@ pub struct EmbeddedConfig {
     pub id: String,
     pub program: PathBuf,
     pub images: Arc<Store>,
-    pub network: PodNetwork,
+    pub links: PodLinks,
     pub registries: crate::image::Registries,
 }
 
@@ -82,8 +82,7 @@ impl Embedded {
             shim,
             images: config.images,
             cgroups: Cgroups::new(&config.id),
-            addresses: Mutex::new(Addresses::new(config.network.subnet())),
-            network: config.network,
+            links: config.links,
             live: Mutex::default(),
             changes,
             receiver: Mutex::new(Some(receiver)),
@@ -105,7 +104,7 @@ impl Embedded {
         let Some(sandbox) = Sandbox::load(&dir) else { return };
         // Also a pod that has to be started again keeps its address: while the API is away, nobody could be told another.
         if let Some(address) = sandbox.address
-            && !self.addresses.lock().expect("no panic while held").claim(uid, address)
+            && !self.links.claim(uid, address)
         {
             tracing::warn!(pod = uid, %address, "the address of an adopted pod is taken by another one");
         }
@@ -142,14 +141,6 @@ impl Embedded {
         }
         live.remove(uid);
         None
-    }
-
-    async fn connect_network(&self, uid: &str, pid: u32) -> Result<std::net::Ipv4Addr, RuntimeError> {
-        let address = self.addresses.lock().expect("no panic while held").allocate(uid)?;
-        let (network, name) = (self.network.clone(), uid.to_owned());
-        let attached = tokio::task::spawn_blocking(move || network.attach(&name, pid, address)).await;
-        attached.map_err(|error| RuntimeError::Create(error.to_string()))??;
-        Ok(address)
     }
 
     fn container_dir(&self, pod: &str, id: &str) -> Result<PathBuf, RuntimeError> {
@@ -195,7 +186,7 @@ impl Runtime for Embedded {
                 .create_pod(&spec.uid, &spec.resources, pid)
                 .map_err(RuntimeError::io("pod cgroup"))?;
             if !spec.host_network {
-                sandbox.address = Some(self.connect_network(&spec.uid, pid).await?);
+                sandbox.address = Some(self.links.attach(spec, pid).await?);
             }
             let shm = dir.join("shm");
             fs::create_dir_all(&shm).map_err(RuntimeError::io("shm"))?;
@@ -207,7 +198,7 @@ impl Runtime for Embedded {
         };
         if let Err(error) = outcome.await {
             let _ = shim::ask(&dir, &["exit"]).await;
-            self.addresses.lock().expect("no panic while held").release(&spec.uid);
+            let _ = self.links.release(&spec.uid).await;
             return Err(error);
         }
         let state = sandbox.state();
@@ -217,10 +208,11 @@ impl Runtime for Embedded {
 
     async fn stop_sandbox(&self, uid: &str) -> Result<(), RuntimeError> {
         let dir = self.pod_dir(uid);
-        self.live.lock().expect("no panic while held").remove(uid);
+        let sandbox = self.live.lock().expect("no panic while held").remove(uid);
+        self.links.leave(uid, sandbox.filter(Sandbox::alive).map(|sandbox| sandbox.pid)).await?;
         shim::retire(&dir).await.map_err(RuntimeError::io("stop the pod"))?;
         let _ = fs::remove_file(dir.join("sandbox.json"));
-        let (network, cgroups, name) = (self.network.clone(), self.cgroups.clone(), uid.to_owned());
+        let (cgroups, name) = (self.cgroups.clone(), uid.to_owned());
         let cleaned = tokio::task::spawn_blocking(move || {
             // What the containers wrote beside their volumes went with them; their logs and how they ended stay.
             for (container, _) in state::containers(&dir) {
@@ -230,11 +222,9 @@ impl Runtime for Embedded {
             }
             cgroups.kill(&cgroups.pod(&name));
             cgroups.remove(&cgroups.pod(&name));
-            network.detach(&name)
         });
-        cleaned.await.map_err(|error| RuntimeError::Create(error.to_string()))??;
-        self.addresses.lock().expect("no panic while held").release(uid);
-        Ok(())
+        cleaned.await.map_err(|error| RuntimeError::Create(error.to_string()))?;
+        self.links.release(uid).await
     }
 
     async fn remove_pod(&self, uid: &str) -> Result<(), RuntimeError> {

@@ -98,6 +98,12 @@ pub async fn run_node(kubeconfig: &str, dir: &str) {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).expect("kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
     let client = kube::Client::try_from(config).expect("client");
-    let _node = crate::machine::start_node(client, std::path::Path::new(dir), &Machine::program()).await;
+    let _node = crate::machine::start_node(
+        client,
+        std::path::Path::new(dir),
+        &Machine::program(),
+        &tombolo_node::Network::Own,
+    )
+    .await;
     std::future::pending::<()>().await;
 }

@@ -9,9 +9,9 @@ use kube::api::{DeleteParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tombolo_net::PodNetwork;
-use tombolo_node::embedded::{Embedded, EmbeddedConfig};
+use tombolo_node::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use tombolo_node::image::{ImageConfig, Registries, Store};
-use tombolo_node::{Listen, Node, NodeConfig};
+use tombolo_node::{Listen, Network, Node, NodeConfig};
 use tombolo_testkit::{Fixture, Kubectl, Upstream, UpstreamOptions};
 
 pub const BUSYBOX: &str = "localhost/busybox:test";
@@ -125,7 +125,7 @@ impl Machine {
             id: "runtimetest".into(),
             program: Machine::program(),
             images,
-            network,
+            links: PodLinks::own(network),
             registries: Registries::default(),
         };
         Embedded::start(config).await.expect("runtime")
@@ -168,6 +168,7 @@ pub struct Site {
     pub namespace: String,
     /// What makes containers.
     pub program: PathBuf,
+    pub network: Network,
     node: Option<(Node, tokio_util::sync::CancellationToken)>,
 }
 
@@ -184,7 +185,15 @@ impl Site {
             kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
         let client = Client::try_from(config).expect("client");
         let (program, namespace) = (Machine::program(), format!("ns-{name}"));
-        let mut site = Site { machine, client, name: GATEWAY.to_owned(), namespace, program, node: None };
+        let mut site = Site {
+            machine,
+            client,
+            name: GATEWAY.to_owned(),
+            namespace,
+            program,
+            network: Network::Own,
+            node: None,
+        };
         site.prepare_namespace().await;
         site.boot().await;
         Some(site)
@@ -209,7 +218,8 @@ impl Site {
 
     /// Starts the node process's part; `halt` ends it as a crash would.
     pub async fn boot(&mut self) {
-        self.node = Some(start_node(self.client.clone(), self.machine.dir(), &self.program).await);
+        self.node =
+            Some(start_node(self.client.clone(), self.machine.dir(), &self.program, &self.network).await);
     }
 
     /// The kubelet API without a port.
@@ -308,13 +318,16 @@ pub async fn start_node(
     client: Client,
     dir: &Path,
     program: &Path,
+    network: &Network,
 ) -> (Node, tokio_util::sync::CancellationToken) {
     let mut config = NodeConfig::new(client, GATEWAY, dir);
     config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
     config.addresses = vec![GATEWAY.parse().expect("address")];
     config.program = Some(program.to_owned());
     let address = format!("{GATEWAY}:21510").parse().expect("address");
-    config.listen = Some(Listen { address, client_ca: None });
+    // Its address is that of the bridge, which a node with network plugins does not have.
+    config.listen = (*network == Network::Own).then_some(Listen { address, client_ca: None });
+    config.network = network.clone();
     let shutdown = config.shutdown.clone();
     busybox(&Store::open(dir.join("images")).expect("store"));
     (Node::start(config).await.expect("node starts"), shutdown)

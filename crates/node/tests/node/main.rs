@@ -9,6 +9,7 @@ mod harness;
 mod images;
 mod lifecycle;
 mod machine;
+mod plugins;
 mod pods;
 mod runtime;
 mod services;
@@ -32,6 +33,7 @@ fn main() {
         lifecycle::tests(),
         streams::tests(),
         services::tests(),
+        plugins::tests(),
         stubborn::tests(),
         trouble::tests(),
         fencing::tests(),
