@@ -9,7 +9,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tombolo_net::Subnet;
 use tombolo_node::join::{JoinOptions, Membership};
-use tombolo_node::{Listen, Node, NodeConfig, RuntimeChoice};
+use tombolo_node::{Listen, Network, Node, NodeConfig, RuntimeChoice};
 
 use super::site::{KUBELET_PORT, runtime};
 use crate::client::Target;
@@ -50,9 +50,46 @@ pub struct Args {
     /// Leave services to another proxy
     #[arg(long)]
     no_service_proxy: bool,
+    /// Who connects pods: the node itself (own) or the cluster's network plugins (cni). Left out: cni in a cluster joined
+    /// with --kubeconfig whose plugins are configured on this machine
+    #[arg(long, value_enum, value_name = "own|cni")]
+    network: Option<NetworkChoice>,
+    /// Where the cluster's network plugins are configured
+    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    cni_configurations: PathBuf,
+    /// Where the cluster's network plugins are; may be given several times
+    #[arg(long, value_name = "DIR", default_values = ["/opt/cni/bin", "/usr/lib/cni"])]
+    cni_programs: Vec<PathBuf>,
+    /// The cluster's name server for pods; the node answers names itself if left out and --network is own
+    #[arg(long, value_name = "ADDR")]
+    cluster_dns: Vec<IpAddr>,
     /// Run inside this network namespace
     #[arg(long, hide = true)]
     pub netns: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum NetworkChoice {
+    Own,
+    Cni,
+}
+
+impl Args {
+    fn network(&self, joined: bool) -> Network {
+        let configured =
+            || std::fs::read_dir(&self.cni_configurations).is_ok_and(|mut all| all.next().is_some());
+        let plugins = match self.network {
+            Some(choice) => choice == NetworkChoice::Cni,
+            None => !joined && self.pod_cidr.is_none() && configured(),
+        };
+        if !plugins {
+            return Network::Own;
+        }
+        Network::Plugins {
+            configurations: self.cni_configurations.clone(),
+            programs: self.cni_programs.clone(),
+        }
+    }
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
@@ -64,6 +101,8 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
             (config, Some(membership))
         }
     };
+    config.network = args.network(membership.is_some());
+    config.cluster_dns = args.cluster_dns;
     config.runtime = args.runtime;
     config.pod_cidr = args.pod_cidr;
     config.addresses = args.address.into_iter().collect();
