@@ -2,6 +2,7 @@
 
 mod bench;
 mod conformance;
+mod docs;
 mod fixtures;
 mod fuzz;
 mod run;
@@ -35,6 +36,8 @@ enum Command {
     Bench(bench::Args),
     /// Run Kubernetes' own conformance tests against a site and write docs/conformance.md
     Conformance(conformance::Args),
+    /// Make the book's reference from the program, and check that it is current
+    Docs(docs::Args),
     /// Run the model-checked soak: random clients and watchers, kills and restarts
     Soak(soak::Args),
     /// Fuzz the decoders of bytes from outside
@@ -49,6 +52,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fixtures => fixtures::ensure_all().map(drop),
         Command::Bench(args) => bench::run(&args),
         Command::Conformance(args) => conformance::run(&args),
+        Command::Docs(args) => docs::run(&args),
         Command::Soak(args) => soak::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
     }

@@ -1,4 +1,4 @@
-//! Which API server a client command talks to: flags first, then the environment, then the sample fleet.
+//! Which API server a client command talks to: flags first, then the environment, then the sample fleet or the pod's own cluster.
 
 use std::path::PathBuf;
 
@@ -23,6 +23,11 @@ pub struct Connected {
 }
 
 impl Target {
+    /// Whether the user named no cluster at all.
+    pub fn is_default(&self) -> bool {
+        self.kubeconfig.is_none() && self.context.is_none() && std::env::var_os("KUBECONFIG").is_none()
+    }
+
     pub async fn connect(&self) -> Result<Connected> {
         let config = self.config().await?;
         let client = kube::Client::try_from(config.clone()).context("the kubeconfig cannot be used")?;
@@ -36,6 +41,9 @@ impl Target {
             Some(path) => {
                 Kubeconfig::read_from(path).with_context(|| format!("cannot read the kubeconfig {}", path.display()))?
             }
+            None if in_cluster() => {
+                return kube::Config::incluster().context("this pod's service account cannot be used");
+            }
             None => Kubeconfig::read().context(
                 "no kubeconfig: give one with --kubeconfig or KUBECONFIG, or start a sample fleet with `tombolo up`",
             )?,
@@ -44,6 +52,14 @@ impl Target {
             .await
             .context("the kubeconfig cannot be used")
     }
+}
+
+/// Whether this is a pod, and nobody named another cluster.
+fn in_cluster() -> bool {
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    std::env::var_os("KUBERNETES_SERVICE_HOST").is_some()
+        && std::env::var_os("KUBECONFIG").is_none()
+        && !home.is_some_and(|home| home.join(".kube/config").exists())
 }
 
 /// The hub of `tombolo up`, when it is there and the user named nothing else.

@@ -2,6 +2,10 @@
 
 mod client;
 mod commands;
+mod control;
+mod fault;
+mod interrupt;
+mod kinds;
 mod nodes;
 mod output;
 mod start;
@@ -14,7 +18,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
 use crate::commands::{
-    agent, backup, completion, explain, hub, image, join, node, place, serve, site, sites, token, wipe,
+    agent, backup, check, completion, explain, hub, image, join, logs, node, place, reference, serve, site,
+    sites, support, token, top, wipe,
 };
 
 /// One Kubernetes API from cloud to edge
@@ -36,18 +41,28 @@ enum Command {
     Node(node::Args),
     Up(up::Args),
     Down(up::DownArgs),
+    Tour(up::tour::Args),
+    Lab(up::lab::Args),
+    #[command(hide = true)]
+    Relay(up::wan::Args),
     Explain(explain::Args),
     Token(token::Args),
     Join(join::Args),
     Leave(join::LeaveArgs),
     Sites(sites::Args),
     Place(place::Args),
+    Top(top::Args),
+    Logs(logs::Args),
     Image(image::Args),
+    Check(check::Args),
+    Support(support::Args),
     Backup(backup::BackupArgs),
     Restore(backup::RestoreArgs),
     #[command(hide = true)]
     Wipe(wipe::Args),
     Completion(completion::Args),
+    #[command(hide = true)]
+    Reference(reference::Args),
 }
 
 fn main() -> ExitCode {
@@ -56,10 +71,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("tombolo: {}", output::words(&error));
-            ExitCode::from(2)
-        }
+        Err(error) => fault::report(&error),
     }
 }
 
@@ -71,9 +83,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
-                // A join checks the hub's certificate by its hash; the library below warns that it does not.
-                .unwrap_or_else(|_| "warn,kube_client::client::tls=error,tombolo=info".into()),
+                .unwrap_or_else(|_| "warn,tombolo=info,kube_client::client::tls=error".into()),
         )
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -86,6 +98,9 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Agent(args) => agent::run(args, &target).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(args).await,
+            Command::Tour(args) => up::tour::run(args).await,
+            Command::Lab(args) => up::lab::run(args).await,
+            Command::Relay(args) => up::wan::run(args).await,
             Command::Explain(args) => explain::run(args, &target).await,
             Command::Site(args) => site::run(args).await,
             Command::Token(args) => token::run(args, &target).await,
@@ -93,12 +108,20 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Leave(args) => join::leave(args, &target).await,
             Command::Sites(args) => sites::run(args, &target).await,
             Command::Place(args) => place::run(args, &target).await,
+            Command::Top(args) => top::run(args, &target).await,
+            Command::Logs(args) => logs::run(args, &target).await,
             Command::Image(args) => image::run(args).await,
+            Command::Check(args) => check::run(args, &target).await,
+            Command::Support(args) => support::run(args, &target).await,
             Command::Backup(args) => backup::backup(args).await,
             Command::Restore(args) => backup::restore(&args),
             Command::Wipe(args) => wipe::run(args).await,
             Command::Completion(args) => {
                 completion::run(&args, Cli::command());
+                Ok(())
+            }
+            Command::Reference(args) => {
+                reference::run(&args, Cli::command());
                 Ok(())
             }
         }

@@ -74,6 +74,37 @@ impl Output {
     }
 }
 
+/// A number of bytes as people read it: `23.4Gi`.
+pub fn bytes(amount: i64) -> String {
+    let mut value = amount as f64;
+    for unit in ["", "Ki", "Mi", "Gi", "Ti"] {
+        if value < 1024.0 || unit == "Ti" {
+            let digits = if unit.is_empty() || value >= 100.0 { 0 } else { 1 };
+            return format!("{value:.digits$}{unit}");
+        }
+        value /= 1024.0;
+    }
+    unreachable!("the last unit takes whatever is left")
+}
+
+/// Thousandths of a core as people read them: `250m`, `1.98`.
+pub fn cores(milli: i64) -> String {
+    if milli < 1000 {
+        return format!("{milli}m");
+    }
+    let text = format!("{:.2}", milli as f64 / 1000.0);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// A Kubernetes quantity as people read it; what is none stays as it is.
+pub fn quantity(resource: &str, text: &str) -> String {
+    match (resource, tombolo_api::quantity::amount(resource, text)) {
+        ("cpu", Some(amount)) => cores(amount),
+        ("memory" | "ephemeral-storage", Some(amount)) => bytes(amount),
+        _ => text.to_owned(),
+    }
+}
+
 /// Colour on a terminal only.
 pub fn emphasis(text: &str) -> String {
     if std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() {
@@ -101,6 +132,17 @@ pub fn words(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantities_are_written_for_people() {
+        assert_eq!(quantity("memory", "25153159168"), "23.4Gi");
+        assert_eq!(quantity("memory", "512"), "512");
+        assert_eq!(quantity("memory", "250Mi"), "250Mi");
+        assert_eq!(quantity("cpu", "1980m"), "1.98");
+        assert_eq!(quantity("cpu", "2"), "2");
+        assert_eq!(quantity("cpu", "250m"), "250m");
+        assert_eq!(quantity("pods", "110"), "110");
+    }
 
     #[test]
     fn columns_line_up_and_wide_ones_wait_for_wide() {

@@ -78,6 +78,7 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
             Arc::new(EtcdStore::connect(options).await?)
         }
     };
+    crate::control::listen(&args.data_dir, store.clone())?;
     let mut config = Config::new(store);
     config.replicated = matches!(args.store, StoreChoice::Etcd(_));
     for name in &args.tls_san {

@@ -57,6 +57,31 @@ mod tests {
         }
     }
 
+    /// Paths of the fields below `schema` that say nothing about themselves.
+    fn silent(path: &str, schema: &serde_json::Value, found: &mut Vec<String>) {
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let path = format!("{path}.{name}");
+            let inner = [&field["items"], &field["additionalProperties"]].into_iter().find(|v| v.is_object());
+            if field["description"].is_null() && inner.is_none_or(|inner| inner["description"].is_null()) {
+                found.push(path.clone());
+            }
+            silent(&path, inner.unwrap_or(field), found);
+        }
+    }
+
+    #[test]
+    fn every_field_says_what_it_is() {
+        let mut found = Vec::new();
+        for crd in crds() {
+            let schema = serde_json::to_value(&crd.spec.versions[0].schema).expect("a schema is JSON");
+            let root = &schema["openAPIV3Schema"]["properties"];
+            for part in ["spec", "status"] {
+                silent(&format!("{}.{part}", crd.spec.names.kind), &root[part], &mut found);
+            }
+        }
+        assert!(found.is_empty(), "these fields have no words in the reference: {found:#?}");
+    }
+
     #[test]
     fn a_work_keeps_unknown_fields_of_the_objects_it_carries() {
         let crd = serde_json::to_value(Work::crd()).expect("a CRD is JSON");

@@ -28,19 +28,27 @@ pub struct PlacementSpec {
     /// Objects of this namespace (or of the cluster, for kinds without one); nothing given means every workload in it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub objects: Vec<ObjectSelector>,
+    /// Where they may go; nothing given means everywhere.
     pub sites: SiteSelector,
+    /// Taints of sites that do not keep them away.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
+    /// How replicas are shared out.
     pub replicas: Replicas,
     /// Best first. A site that fits none comes last; what does not fit into one step overflows into the next.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub prefer: Vec<SiteSelector>,
+    /// How far apart they must be.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub spread: Vec<Spread>,
+    /// What a site must be able to show.
     pub limits: Limits,
+    /// What is different at some sites.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub overrides: Vec<Override>,
+    /// What happens when a site is lost.
     pub failover: Failover,
+    /// What happens to fields that someone at a site took over.
     pub drift: Drift,
     /// Take over objects that exist at a site already.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -56,12 +64,16 @@ pub struct PlacementSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectSelector {
+    /// Only of this group and version, for example `apps/v1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub api_version: Option<String>,
+    /// Only of this kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
+    /// Only of this name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// Only with these labels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelSelector>,
 }
@@ -69,9 +81,11 @@ pub struct ObjectSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
+    /// Name of the taint; empty with `Exists` tolerates all.
     pub key: String,
     /// `Equal` (default) or `Exists`.
     pub operator: String,
+    /// Value of the taint, for `Equal`.
     pub value: String,
     /// Empty tolerates every effect.
     pub effect: String,
@@ -80,7 +94,9 @@ pub struct Toleration {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Replicas {
+    /// Share the replicas out, or give every site all of them.
     pub mode: ReplicasMode,
+    /// What shares are measured by, for `mode: Divide`.
     pub divide_by: DivideBy,
     /// For `divideBy: Weight`; a site that matches none has weight 1, the first match counts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -111,13 +127,16 @@ pub enum DivideBy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Weight {
+    /// Which sites.
     pub sites: SiteSelector,
+    /// Share of a site, beside the shares of others.
     pub weight: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Spread {
+    /// What must differ.
     pub by: SpreadBy,
     /// At least so many different values.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,13 +169,16 @@ pub struct Limits {
     /// At most so far from `near`; a site that states no coordinates is out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_distance_km: Option<f64>,
+    /// The point that distances are measured from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub near: Option<Place>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Place {
+    /// Degrees north.
     pub latitude: f64,
+    /// Degrees east.
     pub longitude: f64,
 }
 
@@ -164,6 +186,7 @@ pub struct Place {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Override {
+    /// For which sites; nothing given means all.
     pub sites: SiteSelector,
     /// Only for these kinds; nothing given means the root object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -176,6 +199,7 @@ pub struct Override {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "crate::schema::any_object")]
     pub merge: Option<serde_json::Value>,
+    /// Where images come from there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageOverride>,
     /// Set in every container of the pod template.
@@ -184,6 +208,7 @@ pub struct Override {
     /// Set on the object and its pod template.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// Set on the object and its pod template.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -198,7 +223,9 @@ pub struct ImageOverride {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EnvVar {
+    /// Name of the variable.
     pub name: String,
+    /// Its value.
     pub value: String,
 }
 
@@ -235,6 +262,7 @@ pub enum Drift {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PlacementStatus {
+    /// What is known about this placement.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// How many objects this placement places.

@@ -9,8 +9,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
+    /// All of these labels with these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
+    /// All of these must hold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelRequirement>,
 }
@@ -18,9 +20,11 @@ pub struct LabelSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelRequirement {
+    /// Name of the label.
     pub key: String,
     /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
     pub operator: String,
+    /// For `In` and `NotIn`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }
@@ -35,18 +39,22 @@ pub struct SiteSelector {
     /// Names never taken, also when the rest matches.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub exclude: Vec<String>,
+    /// Only of these tiers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub tiers: Vec<crate::Tier>,
+    /// Only in these regions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub regions: Vec<String>,
+    /// Only in these zones.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub zones: Vec<String>,
-    /// An empty text in these lists means a site that states none.
+    /// Only of these providers; here and below an empty text means a site that states none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub providers: Vec<String>,
     /// Whose law applies there.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jurisdictions: Vec<String>,
+    /// Only with these labels on the Site.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub labels: Option<LabelSelector>,
 }

@@ -32,14 +32,17 @@ pub type Quantities = BTreeMap<String, String>;
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SiteSpec {
+    /// Kind of place; placements select and prefer by it.
     pub tier: Tier,
+    /// Where it is.
     pub location: Location,
+    /// Who runs it, for example `hetzner`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
     /// Keep away what does not tolerate them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Nothing new is placed here; what runs stays.
+    /// Nothing new is placed here, and what is here moves away.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
     /// Seconds without a heartbeat after which the site counts as lost; the hub's default if absent.
@@ -67,12 +70,16 @@ pub enum Tier {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Location {
+    /// Region, for example `eu-central`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub region: Option<String>,
+    /// Zone within the region.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// Degrees north.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub latitude: Option<f64>,
+    /// Degrees east.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub longitude: Option<f64>,
     /// Whose law applies, for example `EU`.
@@ -83,7 +90,9 @@ pub struct Location {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Taint {
+    /// Name of the taint.
     pub key: String,
+    /// Value that a toleration must name.
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
@@ -92,6 +101,7 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SiteStatus {
+    /// `Ready`: `True`, or `False` with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
     /// Version of the Kubernetes API there.
@@ -100,11 +110,15 @@ pub struct SiteStatus {
     /// Version of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
+    /// How many nodes it has.
     pub nodes: i64,
+    /// Sum of what its nodes have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: Quantities,
+    /// Sum of what pods may use of it.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub allocatable: Quantities,
+    /// Sum of what pods there have asked for.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub used: Quantities,
     /// How capacity is broken up over nodes: equal nodes are counted together.
@@ -131,13 +145,16 @@ pub struct SiteStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeShape {
+    /// How many such nodes there are.
     pub count: i64,
     /// Capacity that pods may use.
     pub allocatable: Quantities,
     /// What is free of it now.
     pub free: Quantities,
+    /// Processor, for example `amd64`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arch: Option<String>,
+    /// Operating system, for example `linux`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub os: Option<String>,
 }
@@ -146,11 +163,16 @@ pub struct NodeShape {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Offer {
+    /// Kind of place.
     pub tier: Tier,
+    /// Where it is.
     pub location: Location,
+    /// Who runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub provider: Option<String>,
+    /// How many sites it stands for.
     pub sites: i64,
+    /// How its capacity is broken up over nodes.
     pub shapes: Vec<NodeShape>,
     /// Identities of the hubs below through which it is offered.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -161,10 +183,15 @@ pub struct Offer {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
+    /// Name of the condition.
     pub r#type: String,
+    /// `True`, `False` or `Unknown`.
     pub status: String,
+    /// One word for programs.
     pub reason: String,
+    /// One line for people.
     pub message: String,
+    /// When `status` last changed.
     pub last_transition_time: String,
 }
 
@@ -208,7 +235,9 @@ impl Site {
 #[kube(printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SiteGroupSpec {
+    /// Names of sites.
     pub sites: Vec<String>,
+    /// Sites that fit this are in the group too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub selector: Option<SiteSelector>,
 }

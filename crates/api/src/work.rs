@@ -36,6 +36,7 @@ use crate::{Condition, Drift};
 pub struct WorkSpec {
     /// The object at the hub this was made from.
     pub root: ObjectRef,
+    /// Who speaks.
     pub hub: HubRef,
     /// The root object as the site shall have it.
     #[schemars(schema_with = "crate::schema::any_object")]
@@ -47,7 +48,9 @@ pub struct WorkSpec {
     /// Replicas given to this site; absent where the kind has none or the site scales.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replicas: Option<i64>,
+    /// From the Placement.
     pub drift: Drift,
+    /// From the Placement.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub adopt: bool,
     /// Present when the site shall remove what this Work made.
@@ -65,11 +68,16 @@ pub struct WorkSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectRef {
+    /// Group and version.
     pub api_version: String,
+    /// Kind.
     pub kind: String,
+    /// Namespace; empty for kinds without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
+    /// Name.
     pub name: String,
+    /// Uid at the hub.
     pub uid: String,
     /// `metadata.generation` at the hub of what is in this Work.
     pub generation: i64,
@@ -79,6 +87,7 @@ pub struct ObjectRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HubRef {
+    /// Identity of the hub.
     pub id: String,
     /// Grows with every start of a leading hub; a restored hub is behind what its sites have seen.
     pub epoch: i64,
@@ -90,8 +99,11 @@ pub struct HubRef {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Tombstone {
+    /// Identity of the hub that says so.
     pub hub: String,
+    /// Its epoch then.
     pub epoch: i64,
+    /// Why, for people.
     pub reason: String,
     /// The objects stay at the site, no longer managed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
@@ -102,6 +114,7 @@ pub struct Tombstone {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LeaseTerms {
+    /// How long it may run without a renewal.
     pub seconds: i64,
     /// Time the pod gets to stop; it is over before `seconds` are.
     pub stop_seconds: i64,
@@ -135,22 +148,31 @@ pub struct WorkStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSummary {
+    /// Node at the site.
     pub node: String,
+    /// As `status.phase` of the pod.
     pub phase: String,
+    /// All its containers are ready.
     pub ready: bool,
+    /// Restarts of its containers.
     #[serde(skip_serializing_if = "is_zero")]
     pub restarts: i64,
+    /// Address in the site's pod network.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ip: String,
+    /// Address of its node.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host_ip: String,
+    /// When its node took it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub start: String,
+    /// When it was made at the site.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub created: String,
     /// Why it waits, failed or was evicted.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
+    /// The same in a sentence.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Names of the containers, in order.
@@ -160,6 +182,7 @@ pub struct PodSummary {
     /// It is being deleted.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub leaving: bool,
+    /// Uid at the site.
     pub uid: String,
 }
 
@@ -168,6 +191,7 @@ pub struct PodSummary {
 pub struct DriftItem {
     /// `Kind/name`.
     pub object: String,
+    /// Path of the field.
     pub field: String,
     /// Who has it now.
     pub manager: String,

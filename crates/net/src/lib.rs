@@ -24,6 +24,7 @@ mod service;
 pub use address::{Addresses, Exhausted, Subnet, SubnetError};
 pub use cni::{CniError, Plugins, PodIdentity};
 pub use dns::{DnsError, DnsServer, Zone};
+pub use nft::probe;
 pub use overlay::{Overlay, Peer};
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};
 pub use proxy::ServiceProxy;

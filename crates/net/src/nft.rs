@@ -194,6 +194,11 @@ impl Transaction {
     }
 }
 
+/// Whether the kernel takes rules from this process: a table of our own is made and removed in one transaction.
+pub fn probe() -> io::Result<()> {
+    Transaction::remove("tombolo-probe").commit()
+}
+
 fn expression(m: Message, name: &str, data: impl FnOnce(Message) -> Message) -> Message {
     m.nest(1, |m| m.text(1, name).nest(2, data))
 }

@@ -1,5 +1,6 @@
 //! What a link between two hosts does to packets, and how users write it down.
 
+use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -47,6 +48,12 @@ impl FromStr for Link {
     }
 }
 
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}ms,{}%", self.delay.as_millis(), self.loss * 100.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -55,6 +62,7 @@ mod tests {
     fn a_link_is_written_as_delay_and_loss() {
         let link: Link = "100ms,1%".parse().expect("a good link");
         assert_eq!(link, Link { delay: Duration::from_millis(100), loss: 0.01, up: true });
+        assert_eq!(link.to_string(), "100ms,1%");
         assert_eq!("400ms".parse::<Link>().expect("a good link").loss, 0.0);
         for bad in ["", "100", "ms", "1%,x", "101%", "-1%"] {
             assert!(bad.parse::<Link>().is_err(), "{bad:?} was taken");

@@ -54,6 +54,11 @@ impl Namespace {
         Ok(this)
     }
 
+    /// One that somebody else made and removes.
+    pub fn of_another(name: &str) -> Self {
+        Self { name: name.to_owned(), kept: true }
+    }
+
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -73,13 +73,13 @@ impl Relay {
 
     /// Plugs a namespace into the WAN, with device `wan0` and this address in a /24.
     pub fn plug(&self, namespace: &Namespace, address: Ipv4Addr) -> Result<(), RelayError> {
-        let device = namespace.run(move || device(address))?;
+        let device = namespace.run(move || device("wan0", address))?;
         self.add(namespace.name(), address, device)
     }
 
-    /// Plugs the caller's own namespace in.
-    pub fn plug_here(&self, address: Ipv4Addr) -> Result<(), RelayError> {
-        self.add("this machine", address, device(address))
+    /// Plugs the caller's own namespace in, with a device of this name.
+    pub fn plug_here(&self, name: &str, address: Ipv4Addr) -> Result<(), RelayError> {
+        self.add("this machine", address, device(name, address))
     }
 
     fn add(
@@ -126,8 +126,8 @@ impl Drop for Relay {
     }
 }
 
-fn device(address: Ipv4Addr) -> std::io::Result<SyncDevice> {
-    DeviceBuilder::new().name("wan0").ipv4(address, 24, None).mtu(MTU).build_sync()
+fn device(name: &str, address: Ipv4Addr) -> std::io::Result<SyncDevice> {
+    DeviceBuilder::new().name(name).ipv4(address, 24, None).mtu(MTU).build_sync()
 }
 
 fn ordered(a: Ipv4Addr, b: Ipv4Addr) -> (Ipv4Addr, Ipv4Addr) {

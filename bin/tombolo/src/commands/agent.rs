@@ -21,7 +21,7 @@ pub struct Args {
     #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Hash of the hub's CA, as printed with the token; needed for the first join only
-    #[arg(long)]
+    #[arg(long, env = "TOMBOLO_CA_HASH")]
     ca_hash: Option<String>,
     /// Act in the cluster as this user, whose rights the cluster's owner decides; as the agent itself if left out
     #[arg(long, value_name = "USER")]

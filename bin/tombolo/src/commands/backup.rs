@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::control;
 use anyhow::{Context, Result, bail};
 use tombolo_store::{EmbeddedOptions, EmbeddedStore, Store};
 
@@ -9,11 +10,9 @@ use tombolo_store::{EmbeddedOptions, EmbeddedStore, Store};
 /// revision for one that it saw before.
 const SKIP: u64 = 1_000_000;
 
-/// Copy the store of a stopped hub or site
+/// Copy the store of a hub or site, while it serves or while it is stopped
 #[derive(clap::Args)]
-#[command(
-    after_help = "Example:\n  systemctl stop tombolo-hub\n  tombolo backup --data-dir /var/lib/tombolo/hub /backup/hub\n  systemctl start tombolo-hub"
-)]
+#[command(after_help = "Example:\n  tombolo backup --data-dir /var/lib/tombolo/hub /backup/hub-monday")]
 pub struct BackupArgs {
     /// The data folder of the hub or site
     #[arg(long, value_name = "DIR")]
@@ -38,16 +37,26 @@ fn store_of(data_dir: &Path) -> PathBuf {
 }
 
 pub async fn backup(args: BackupArgs) -> Result<()> {
-    let folder = store_of(&args.data_dir);
+    // The serving process writes the copy, and it may stand in another folder than we do.
+    let into = std::path::absolute(&args.into)?;
+    let revision = match control::backup(&args.data_dir, &into).await? {
+        Some(revision) => revision,
+        None => of_stopped(&args.data_dir, &into).await?,
+    };
+    println!("copied everything up to revision {revision} to {}", into.display());
+    Ok(())
+}
+
+async fn of_stopped(data_dir: &Path, into: &Path) -> Result<u64> {
+    let folder = store_of(data_dir);
     if !folder.is_dir() {
-        bail!("{} has no embedded store", args.data_dir.display());
+        bail!("{} has no embedded store, and nothing serves from it", data_dir.display());
     }
     let store = EmbeddedStore::open(&folder, EmbeddedOptions::default())
-        .with_context(|| format!("cannot open {}; stop the hub or site first", folder.display()))?;
-    let revision = store.backup(&args.into).await?;
+        .with_context(|| format!("cannot open {}", folder.display()))?;
+    let revision = store.backup(into).await?;
     store.close().await?;
-    println!("copied everything up to revision {revision} to {}", args.into.display());
-    Ok(())
+    Ok(revision)
 }
 
 pub fn restore(args: &RestoreArgs) -> Result<()> {

@@ -8,7 +8,7 @@ use serde_json::json;
 use tombolo_api::{Site, names};
 
 use crate::client::Target;
-use crate::output::{Output, Table};
+use crate::output::{Output, Table, quantity};
 
 /// Show the sites tied to this hub, approve one that waits, or remove one
 #[derive(clap::Args)]
@@ -66,7 +66,7 @@ pub fn table(sites: &[Site]) -> Table {
             let shapes: Vec<_> = status
                 .shapes
                 .iter()
-                .filter_map(|s| Some(format!("{}x{}", s.count, s.free.get(resource)?)))
+                .filter_map(|s| Some(format!("{}x{}", s.count, quantity(resource, s.free.get(resource)?))))
                 .collect();
             if shapes.is_empty() { "-".to_owned() } else { shapes.join(" ") }
         };

@@ -1,4 +1,4 @@
-//! What `up` made, written down so that `down` and a second `up` find it.
+//! What `up` made, written down so that `down`, `lab`, `tour` and a second `up` find it.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -12,7 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
-use super::network;
+use super::{existing, network};
 
 #[derive(Serialize, Deserialize, Default)]
 pub struct Fleet {
@@ -21,14 +21,28 @@ pub struct Fleet {
     dir: PathBuf,
 }
 
-/// One process of the sample fleet, in a network namespace and a folder of its own.
+/// One process of the sample fleet, with a folder of its own.
 #[derive(Serialize, Deserialize, Clone)]
 pub struct Member {
     pub name: String,
+    pub role: Role,
     pub tier: String,
     /// Also the last part of its address.
     pub number: u8,
     pub pid: Option<i32>,
+    /// What it was started with, to start it again.
+    pub args: Vec<String>,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The emulated wide area network, with `--wan` only.
+    Wan,
+    Hub,
+    Site,
+    /// The agent of an existing cluster, with `--member` only.
+    Agent,
 }
 
 impl Fleet {
@@ -44,26 +58,47 @@ impl Fleet {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        let mut fleet: Self = serde_json::from_slice(&text)
-            .with_context(|| format!("{} is damaged; run `tombolo down`", path.display()))?;
+        let mut fleet: Self = serde_json::from_slice(&text).with_context(|| {
+            format!("{} is damaged; remove it, then run `tombolo down` and `tombolo up`", path.display())
+        })?;
         fleet.dir = dir.to_owned();
         Ok(Some(fleet))
     }
 
+    /// Replaced in one step: who is interrupted here leaves the old record or the new one.
     pub fn save(&self) -> Result<()> {
-        fs::write(self.dir.join("fleet.json"), serde_json::to_vec_pretty(self)?)?;
-        Ok(())
+        let path = self.dir.join("fleet.json");
+        let partial = self.dir.join("fleet.json.partial");
+        fs::write(&partial, serde_json::to_vec_pretty(self)?)?;
+        fs::rename(&partial, &path).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    pub fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub fn member(&self, name: &str) -> Result<&Member> {
-        self.members
-            .iter()
-            .find(|m| m.name == name)
-            .with_context(|| format!("no member {name:?} in the fleet"))
+        self.members.iter().find(|m| m.name == name).with_context(|| {
+            let names: Vec<_> = self.members.iter().map(|m| m.name.as_str()).collect();
+            format!("no member {name:?} in the fleet; it has {}", names.join(", "))
+        })
+    }
+
+    pub fn with_role(&self, role: Role) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(move |m| m.role == role)
     }
 
     pub fn sites(&self) -> impl Iterator<Item = &Member> {
-        self.members.iter().filter(|m| m.name != "hub")
+        self.with_role(Role::Site)
+    }
+
+    /// The members that have a network namespace.
+    pub fn hosts(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|m| matches!(m.role, Role::Hub | Role::Site))
+    }
+
+    pub fn wan(&self) -> Option<&Member> {
+        self.with_role(Role::Wan).next()
     }
 
     pub fn folder(&self, member: &Member) -> PathBuf {
@@ -74,25 +109,28 @@ impl Fleet {
         self.folder(member).join("admin.kubeconfig")
     }
 
-    /// Starts a member's process in its namespace; its output goes to a log file in its folder.
-    pub fn start(&mut self, name: &str, command: &str, args: &[&str]) -> Result<()> {
-        let dir = self.dir.join(name);
-        fs::create_dir_all(&dir)?;
-        let member = self
-            .members
-            .iter_mut()
-            .find(|m| m.name == name)
-            .with_context(|| format!("no member {name:?}"))?;
+    /// The file that a member writes when it is ready; an agent has none.
+    fn sign(&self, member: &Member) -> Option<PathBuf> {
+        match member.role {
+            Role::Hub | Role::Site => Some(self.kubeconfig(member)),
+            Role::Wan => Some(self.folder(member).join("ready")),
+            Role::Agent => None,
+        }
+    }
+
+    /// Starts a member's process; its output goes to a log file in its folder.
+    pub fn start(&mut self, name: &str, environment: &[(&str, &str)]) -> Result<()> {
+        let member = self.member(name)?;
+        let dir = self.folder(member);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
         // Left from an earlier start, it would be taken for a sign of readiness.
-        let _ = fs::remove_file(dir.join("admin.kubeconfig"));
+        if let Some(sign) = self.sign(member) {
+            let _ = fs::remove_file(sign);
+        }
         let log = fs::File::options().create(true).append(true).open(dir.join("log"))?;
         let child = Command::new(std::env::current_exe()?)
-            .arg(command)
-            .arg("--data-dir")
-            .arg(&dir)
-            .args(["--listen", &format!("{}:6443", member.address())])
-            .args(["--netns", &network::namespace(name)])
-            .args(args)
+            .args(&member.args)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
@@ -100,23 +138,24 @@ impl Fleet {
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {name}"))?;
-        member.pid = Some(i32::try_from(child.id())?);
+        let pid = i32::try_from(child.id())?;
+        let member = self.members.iter_mut().find(|m| m.name == name);
+        member.context("the member was there a moment ago")?.pid = Some(pid);
         self.save()
     }
 
-    /// Waits until the member wrote its kubeconfig, or tells why it ended.
+    /// Waits until the member gave its sign of readiness, or tells why it ended.
     pub async fn ready(&self, name: &str, patience: Duration) -> Result<()> {
         let member = self.member(name)?;
+        let Some(sign) = self.sign(member) else { return Ok(()) };
         let deadline = Instant::now() + patience;
-        while !self.kubeconfig(member).exists() {
+        while !sign.exists() {
             if !self.runs(member) || Instant::now() > deadline {
-                let log = fs::read_to_string(self.folder(member).join("log")).unwrap_or_default();
+                let path = self.folder(member).join("log");
+                let log = fs::read_to_string(&path).unwrap_or_default();
                 let tail: Vec<_> = log.lines().rev().take(5).collect();
                 let tail = tail.into_iter().rev().collect::<Vec<_>>().join("\n  ");
-                bail!(
-                    "{name} did not become ready. The end of {}:\n  {tail}",
-                    self.folder(member).join("log").display()
-                );
+                bail!("{name} did not become ready. The end of {}:\n  {tail}", path.display());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -129,12 +168,15 @@ impl Fleet {
         let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         let state = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let zombie = state.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'));
-        !zombie && String::from_utf8_lossy(&line).contains(&*self.folder(member).to_string_lossy())
+        let words: Vec<_> = line.split(|b| *b == 0).skip(1).filter(|word| !word.is_empty()).collect();
+        // Right after its start a process has no words yet; a thread of the kernel, which has none either, has no program.
+        let starting = words.is_empty() && fs::read_link(format!("/proc/{pid}/exe")).is_ok();
+        !zombie && (starting || words.iter().copied().eq(member.args.iter().map(String::as_bytes)))
     }
 
-    /// Ends a member's process: first politely, then for sure.
-    pub async fn stop(&self, member: &Member, polite: bool) -> Result<()> {
-        let Some(pid) = member.pid.filter(|_| self.runs(member)) else { return Ok(()) };
+    /// Ends a member's process: first politely, if so asked, then for sure.
+    pub async fn stop(&self, member: &Member, polite: bool) {
+        let Some(pid) = member.pid.filter(|_| self.runs(member)) else { return };
         let pid = Pid::from_raw(pid);
         if polite {
             // It may end between the look and the call.
@@ -150,21 +192,32 @@ impl Fleet {
         while self.runs(member) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        Ok(())
     }
 
     /// Ends all processes and removes containers, namespaces, links and folders.
+    ///
+    /// What cannot be removed does not keep the rest from being removed; the folder stays then, for another try.
     pub async fn remove(&self) -> Result<()> {
-        for member in &self.members {
-            self.stop(member, true).await?;
+        let mut faults = Vec::new();
+        for agent in self.with_role(Role::Agent) {
+            self.stop(agent, true).await;
+            if let Err(error) = existing::leave(self, agent).await {
+                faults.push(error);
+            }
         }
+        futures::future::join_all(self.members.iter().map(|member| self.stop(member, true))).await;
         for member in self.sites() {
             let folder = self.folder(member).join("node");
-            tombolo_node::Node::destroy(&folder)
-                .await
-                .with_context(|| format!("cannot clean up {}", folder.display()))?;
+            if let Err(error) = tombolo_node::Node::destroy(&folder).await {
+                faults.push(
+                    anyhow::Error::from(error).context(format!("cannot clean up {}", folder.display())),
+                );
+            }
         }
         network::remove_all().await?;
+        if let Some(fault) = faults.into_iter().next() {
+            return Err(fault);
+        }
         fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {}", self.dir.display()))
     }
 }

@@ -51,10 +51,40 @@ pub async fn create_bridge() -> Result<()> {
     Ok(())
 }
 
+/// Makes a member's namespace with nothing in it but loopback, for a network that somebody else plugs it into.
+pub fn create_empty(member: &str) -> Result<()> {
+    let namespace = Namespace::create(&namespace(member))?;
+    namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        runtime.block_on(async { loopback(&connect()?).await })
+    })??;
+    namespace.keep();
+    Ok(())
+}
+
+/// Pulls a member's cable, or puts it back.
+pub async fn set_cable(number: u8, up: bool) -> Result<()> {
+    let handle = connect()?;
+    let cable = LinkUnspec::new_with_index(index(&handle, &cable(number)).await?);
+    let cable = if up { cable.up() } else { cable.down() };
+    handle.link().change(cable.build()).execute().await.context("cannot change the cable")?;
+    Ok(())
+}
+
+fn cable(number: u8) -> String {
+    format!("tombolo{number}")
+}
+
+/// Whether a member's namespace is there; none outlives a reboot.
+pub fn exists(member: &str) -> bool {
+    let name = namespace(member);
+    Namespace::list(&name).contains(&name)
+}
+
 /// Makes a member's namespace, its cable to the bridge, and its address.
 pub async fn create_host(member: &str, number: u8) -> Result<()> {
     let namespace = Namespace::create(&namespace(member))?;
-    let outside = format!("tombolo{number}");
+    let outside = cable(number);
     let handle = connect()?;
     let bridge = index(&handle, BRIDGE).await?;
     let file = File::open(namespace.path())?;
@@ -83,13 +113,18 @@ pub async fn create_host(member: &str, number: u8) -> Result<()> {
 
 async fn configure_inside(number: u8) -> Result<()> {
     let handle = connect()?;
-    let lo = index(&handle, "lo").await?;
-    handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
+    loopback(&handle).await?;
     let eth0 = index(&handle, "eth0").await?;
     handle.address().add(eth0, IpAddr::V4(address(number)), PREFIX_LENGTH).execute().await?;
     handle.link().change(LinkUnspec::new_with_index(eth0).up().build()).execute().await?;
     let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(1)).build();
     handle.route().add(default).execute().await?;
+    Ok(())
+}
+
+async fn loopback(handle: &Handle) -> Result<()> {
+    let lo = index(handle, "lo").await?;
+    handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
     Ok(())
 }
 

@@ -1,0 +1,35 @@
+//! Ctrl-C and its relatives, for commands that must put things back.
+
+use anyhow::Result;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Listens from its creation on: a signal that comes before anybody waits is not lost, and none ends the process.
+pub struct Interrupt {
+    signals: [Signal; 3],
+}
+
+/// The user ended it; the exit code says so.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted; everything was put back")]
+pub struct Interrupted;
+
+impl Interrupt {
+    pub fn listen() -> Result<Self> {
+        let signals = [
+            signal(SignalKind::interrupt())?,
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::hangup())?,
+        ];
+        Ok(Self { signals })
+    }
+
+    /// Ends when one of the signals came.
+    pub async fn caught(&mut self) {
+        let [interrupt, terminate, hangup] = &mut self.signals;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}

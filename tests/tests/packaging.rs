@@ -1,0 +1,147 @@
+//! What is installed on real machines: systemd units and the Helm chart, tried with the real tools.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use tombolo_testkit::{
+    Fixture, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[test]
+fn systemd_takes_the_units_and_the_program_takes_their_flags() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let mut units = Vec::new();
+    for entry in std::fs::read_dir(root().join("packaging/systemd"))? {
+        let path = entry?.path();
+        // systemd looks whether the program is there.
+        let text = std::fs::read_to_string(&path)?;
+        let line = text.lines().find_map(|l| l.strip_prefix("ExecStart=")).expect("a unit starts something");
+        let command = line.split_whitespace().nth(1).expect("a command");
+        let help = Command::new(cargo_binary("tombolo")).args([command, "--help"]).output()?;
+        let help = String::from_utf8_lossy(&help.stdout).into_owned();
+        for flag in line.split_whitespace().filter(|word| word.starts_with("--")) {
+            ensure!(
+                help.contains(flag),
+                "{} uses {flag}, which `tombolo {command}` does not know",
+                path.display()
+            );
+        }
+        let copy = dir.path().join(path.file_name().expect("a file has a name"));
+        std::fs::write(
+            &copy,
+            text.replace("/usr/local/bin/tombolo", &cargo_binary("tombolo").to_string_lossy()),
+        )?;
+        units.push(copy);
+    }
+    ensure!(units.len() == 4, "{units:?}");
+    let Ok(output) = Command::new("systemd-analyze").arg("verify").args(&units).output() else {
+        assert!(std::env::var_os("CI").is_none(), "systemd-analyze is missing in CI");
+        eprintln!("SKIPPED: no systemd-analyze here");
+        return Ok(());
+    };
+    let said =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success() && !said.contains("tombolo-"), "{said}");
+    Ok(())
+}
+
+fn helm(kubeconfig: &Path, args: &[&str]) -> Result<String> {
+    let output = Command::new(Fixture::Helm.must())
+        .args(args)
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .env("HELM_CACHE_HOME", kubeconfig.with_extension("helm"))
+        .output()?;
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    ensure!(output.status.success(), "helm {}: {text}", args.join(" "));
+    Ok(text)
+}
+
+#[test]
+fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs() -> Result<()> {
+    if !require(&[Fixture::Helm, Fixture::Kubectl, Fixture::Etcd, Fixture::KubeApiserver]) {
+        return Ok(());
+    }
+    let chart = root().join("charts/tombolo").display().to_string();
+    let member = Upstream::start(&UpstreamOptions::default())?;
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let kubectl = member.kubectl();
+
+    // What cannot work is refused with a reason.
+    let wrong =
+        helm(&member.kubeconfig, &["template", "t", &chart, "--set", "hub.enabled=true,hub.replicas=2"]);
+    ensure!(wrong.is_err_and(|e| e.to_string().contains("needs hub.store")));
+    let wrong = helm(&member.kubeconfig, &["template", "t", &chart, "--set", "agent.enabled=true"]);
+    ensure!(wrong.is_err_and(|e| e.to_string().contains("tombolo token create")));
+
+    let output = Command::new(cargo_binary("tombolo"))
+        .args(["token", "create", "--kubeconfig"])
+        .arg(&hub.kubeconfig)
+        .output()?;
+    let join = String::from_utf8(output.stdout)?;
+    let words: Vec<_> = join.split_whitespace().collect();
+    let after =
+        |flag: &str| words.iter().skip_while(|word| **word != flag).nth(1).copied().unwrap_or_default();
+    let (url, token, ca_hash) = (words[2], after("--token"), after("--ca-hash"));
+    let values = format!(
+        "hub.enabled=true,hub.url=https://hub.example.com:6443,agent.enabled=true,agent.hub={url},agent.token={token},agent.caHash={ca_hash},agent.name=madrid,agent.labels.rack=7"
+    );
+    let said =
+        helm(&member.kubeconfig, &["install", "t", &chart, "--namespace", "default", "--set", &values])?;
+    ensure!(said.contains("madrid") && said.contains("tombolo token create"), "{said}");
+    let made = kubectl.run(&["get", "statefulset,deployment,service,secret", "-o", "name"])?;
+    for part in ["statefulset.apps/t-hub", "deployment.apps/t-agent", "service/t-hub", "secret/t-agent-join"]
+    {
+        ensure!(made.contains(part), "no {part} in {made}");
+    }
+    // An API server would say so if a field were wrong; ours reads the same manifests.
+    helm(&hub.kubeconfig, &["install", "t", &chart, "--namespace", "default", "--set", &values])?;
+
+    // The flags of the chart's agent, run as its service account: joins, applies what it may, and not what it may not.
+    let args = kubectl.run(&[
+        "get",
+        "deploy",
+        "t-agent",
+        "-o",
+        "jsonpath={.spec.template.spec.containers[0].args}",
+    ])?;
+    let args: Vec<String> = serde_json::from_str(&args)?;
+    let account = kubectl.run(&["create", "token", "t-agent"])?;
+    let config = dir.path().join("agent.kubeconfig");
+    let text = std::fs::read_to_string(&member.kubeconfig)?
+        .replace("token: admin-token", &format!("token: {}", account.trim()));
+    std::fs::write(&config, text)?;
+    let mut command = Command::new(cargo_binary("tombolo"));
+    command
+        .args(&args)
+        .arg("--kubeconfig")
+        .arg(&config)
+        .env("TOMBOLO_TOKEN", token)
+        .env("TOMBOLO_CA_HASH", ca_hash);
+    let mut agent = Process::start("agent", command, dir.path())?;
+    let at_hub = hub.kubectl();
+    wait_for("madrid to join", Duration::from_secs(60), || {
+        agent.alive()?;
+        let sites = at_hub.run(&["get", "sites", "-l", "rack=7"])?;
+        ensure!(sites.contains("madrid") && sites.contains("True"), "{sites}\n{}", agent.log());
+        Ok(())
+    })?;
+    at_hub.apply(
+        "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n",
+    )?;
+    kubectl.until(&["get", "configmap"], "note", Duration::from_secs(60))?;
+    at_hub.run(&["delete", "configmap", "note"])?;
+    wait_for("the note to go", Duration::from_secs(60), || {
+        ensure!(!kubectl.run(&["get", "configmap"])?.contains("note"), "{}", agent.log());
+        Ok(())
+    })?;
+    Ok(())
+}
