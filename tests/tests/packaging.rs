@@ -76,10 +76,15 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
     let kubectl = member.kubectl();
 
     // What cannot work is refused with a reason.
-    let wrong =
-        helm(&member.kubeconfig, &["template", "t", &chart, "--set", "hub.enabled=true,hub.replicas=2"]);
+    let wrong = helm(
+        &member.kubeconfig,
+        &["template", "t", &chart, "--kube-version", "1.36.0", "--set", "hub.enabled=true,hub.replicas=2"],
+    );
     ensure!(wrong.is_err_and(|e| e.to_string().contains("needs hub.store")));
-    let wrong = helm(&member.kubeconfig, &["template", "t", &chart, "--set", "agent.enabled=true"]);
+    let wrong = helm(
+        &member.kubeconfig,
+        &["template", "t", &chart, "--kube-version", "1.36.0", "--set", "agent.enabled=true"],
+    );
     ensure!(wrong.is_err_and(|e| e.to_string().contains("tombolo token create")));
 
     let output = Command::new(cargo_binary("tombolo"))

@@ -80,10 +80,11 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     if let Some(name) = cli.command.netns() {
         tombolo_wan::enter(name)?;
     }
+    // What the Kubernetes client says of a failed call, the caller says too, in words.
     tracing_subscriber::fmt()
         .with_env_filter(
             tracing_subscriber::EnvFilter::try_from_default_env()
-                .unwrap_or_else(|_| "warn,tombolo=info,kube_client::client::tls=error".into()),
+                .unwrap_or_else(|_| "warn,tombolo=info,kube_client::client=off".into()),
         )
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)

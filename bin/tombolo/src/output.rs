@@ -114,21 +114,6 @@ pub fn emphasis(text: &str) -> String {
     }
 }
 
-/// An error with its causes in one line. What an API server answered is told in the server's own words.
-pub fn words(error: &anyhow::Error) -> String {
-    let mut parts: Vec<String> = Vec::new();
-    for cause in error.chain() {
-        let text = match cause.downcast_ref::<kube::Error>() {
-            Some(kube::Error::Api(status)) => status.message.clone(),
-            _ => cause.to_string(),
-        };
-        if parts.last() != Some(&text) {
-            parts.push(text);
-        }
-    }
-    parts.join(": ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 #[derive(clap::Args)]
 #[command(after_help = "Example:\n  tombolo completion bash > /etc/bash_completion.d/tombolo")]
 pub struct Args {
+    /// Which shell
     shell: Shell,
 }
 

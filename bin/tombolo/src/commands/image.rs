@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use tombolo_node::image::{Registries, Store};
 
-use crate::output::{Output, Table};
+use crate::output::{Output, Table, bytes};
 
 /// Import, pull, list and remove the images of a node on this machine
 #[derive(clap::Args)]
@@ -25,21 +25,32 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Add the images of an OCI or Docker archive
+    #[command(after_help = "Example:\n  tombolo image import app.tar --name example.com/app:1")]
     Import {
+        /// The archive, as `docker save` or `podman save` write it
         file: PathBuf,
         /// Call the image this, whatever the archive says
         #[arg(long)]
         name: Option<String>,
     },
     /// Fetch an image from its registry
-    Pull { reference: String },
+    #[command(after_help = "Example:\n  tombolo image pull docker.io/library/nginx:1.27")]
+    Pull {
+        /// The image, such as docker.io/library/nginx:1.27
+        reference: String,
+    },
     /// Show the images
+    #[command(after_help = "Example:\n  tombolo image list -o json")]
     List {
         #[command(flatten)]
         output: Output,
     },
     /// Remove an image
-    Rm { reference: String },
+    #[command(after_help = "Example:\n  tombolo image rm example.com/app:1")]
+    Rm {
+        /// The image, by name or id
+        reference: String,
+    },
 }
 
 pub async fn run(args: Args) -> Result<()> {
@@ -61,9 +72,8 @@ pub async fn run(args: Args) -> Result<()> {
             let mut table = Table::new(&["IMAGE", "ID", "SIZE"], 3);
             let found = store.list();
             for (image, names) in &found {
-                let megabytes = image.size as f64 / 1e6;
                 let id: String = image.id.trim_start_matches("sha256:").chars().take(12).collect();
-                table.row(vec![names.join(" "), id, format!("{megabytes:.1} MB")]);
+                table.row(vec![names.join(" "), id, bytes(i64::try_from(image.size).unwrap_or(i64::MAX))]);
             }
             output.print(&table, &found, |(image, _)| image.id.clone())?;
         }

@@ -43,10 +43,13 @@ pub struct DescriptionArgs {
     /// The site's name at the hub
     #[arg(long, default_value_t = host_name())]
     pub name: String,
+    /// Kind of place
     #[arg(long, value_enum, default_value = "edge")]
     pub tier: TierArg,
+    /// Region, for example eu-central
     #[arg(long)]
     pub region: Option<String>,
+    /// Zone within the region
     #[arg(long)]
     pub zone: Option<String>,
     /// Latitude in degrees
@@ -58,6 +61,7 @@ pub struct DescriptionArgs {
     /// Whose law applies, for example EU
     #[arg(long)]
     pub jurisdiction: Option<String>,
+    /// Who runs it, for example hetzner
     #[arg(long)]
     pub provider: Option<String>,
     /// Labels of the site, as key=value

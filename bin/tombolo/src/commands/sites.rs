@@ -25,9 +25,15 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Let a site in whose certificate request waits for a person
-    Approve { name: String },
+    #[command(after_help = "Example:\n  tombolo sites approve harbour")]
+    Approve {
+        /// Name of the site
+        name: String,
+    },
     /// Untie a site; it need not be reachable
+    #[command(after_help = "Example:\n  tombolo sites remove harbour --keep")]
     Remove {
+        /// Name of the site
         name: String,
         /// Leave the workloads at the site, no longer managed
         #[arg(long)]

@@ -26,6 +26,7 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Make a token and print the command that uses it
+    #[command(after_help = "Example:\n  tombolo token create --ttl 1h --uses 1")]
     Create {
         /// For a node that joins a site, instead of a site that joins a hub
         #[arg(long, conflicts_with_all = ["uses", "needs_approval"])]
@@ -41,12 +42,17 @@ enum Action {
         needs_approval: bool,
     },
     /// Show the tokens that can still be used
+    #[command(after_help = "Example:\n  tombolo token list -o json")]
     List {
         #[command(flatten)]
         output: Output,
     },
     /// Make a token useless
-    Delete { id: String },
+    #[command(after_help = "Example:\n  tombolo token delete abcdef")]
+    Delete {
+        /// The part of the token before the dot
+        id: String,
+    },
 }
 
 /// How long and how often a token can be used.
