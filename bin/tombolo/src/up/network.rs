@@ -53,12 +53,7 @@ pub async fn create_bridge() -> Result<()> {
 
 /// Makes a member's namespace with nothing in it but loopback, for a network that somebody else plugs it into.
 pub fn create_empty(member: &str) -> Result<()> {
-    let namespace = Namespace::create(&namespace(member))?;
-    namespace.run(|| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        runtime.block_on(async { loopback(&connect()?).await })
-    })??;
-    namespace.keep();
+    Namespace::create(&namespace(member))?.keep();
     Ok(())
 }
 
@@ -113,18 +108,11 @@ pub async fn create_host(member: &str, number: u8) -> Result<()> {
 
 async fn configure_inside(number: u8) -> Result<()> {
     let handle = connect()?;
-    loopback(&handle).await?;
     let eth0 = index(&handle, "eth0").await?;
     handle.address().add(eth0, IpAddr::V4(address(number)), PREFIX_LENGTH).execute().await?;
     handle.link().change(LinkUnspec::new_with_index(eth0).up().build()).execute().await?;
     let default = RouteMessageBuilder::<Ipv4Addr>::new().gateway(address(1)).build();
     handle.route().add(default).execute().await?;
-    Ok(())
-}
-
-async fn loopback(handle: &Handle) -> Result<()> {
-    let lo = index(handle, "lo").await?;
-    handle.link().change(LinkUnspec::new_with_index(lo).up().build()).execute().await?;
     Ok(())
 }
 

@@ -141,15 +141,14 @@ async fn cluster(pack: &mut Pack, connected: &Connected) -> Result<()> {
     Ok(())
 }
 
-/// The files named `log` or `*.log` of a folder and of those right below it; container logs are not ours to send.
+/// The files named `log` of a folder and of those right below it. Nothing else is a log of ours: a store's segments, which
+/// hold every Secret, end in `.log`, and the logs of containers are their owners'.
 fn logs(pack: &mut Pack, dir: &Path) -> Result<()> {
     let folders = fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).filter(|p| p.is_dir());
     for folder in std::iter::once(dir.to_owned()).chain(folders) {
         for entry in fs::read_dir(&folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            let is_log =
-                path.file_name().is_some_and(|n| n == "log") || path.extension().is_some_and(|e| e == "log");
-            if is_log && path.is_file() {
+            if path.file_name().is_some_and(|name| name == "log") && path.is_file() {
                 let bytes = fs::read(&path).unwrap_or_default();
                 let tail = &bytes[bytes.len().saturating_sub(LOG_BYTES)..];
                 add(pack, &format!("logs{}", path.display()), &scrub::text(&String::from_utf8_lossy(tail)))?;

@@ -54,7 +54,7 @@ fn cut(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
         stage.until_site(EDGE, false).await?;
         stage.say("The hub has missed its heartbeats, and says so rather than showing old news as new:");
         stage.run("sites")?;
-        stage.until_shares(SAMPLE, |shares| !shares.contains_key(EDGE) || shares[EDGE] == 0).await?;
+        stage.until_without(SAMPLE, EDGE).await?;
         stage.say("The sample's Placement asks for failover, so its replicas run elsewhere by now:");
         stage.run("explain place deploy/hello")
     }
@@ -75,7 +75,7 @@ fn lose_cloud(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
     async move {
         stage.run(&format!("lab kill {CLOUD}"))?;
         stage.until_site(CLOUD, false).await?;
-        stage.until_shares(SAMPLE, |shares| !shares.contains_key(CLOUD) || shares[CLOUD] == 0).await?;
+        stage.until_without(SAMPLE, CLOUD).await?;
         stage.say("Lost, and nothing is missing: every replica is ready at the edges.");
         stage.run("sites")?;
         stage.run("explain place deploy/hello")
@@ -105,7 +105,7 @@ fn overflow(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
         manifest.lines().for_each(|line| println!("  {line}"));
         println!();
         apply::manifest(&stage.hub, &manifest).await?;
-        stage.until_shares(CAMERA, |shares| shares.get(CLOUD).is_some_and(|n| *n > 0)).await?;
+        stage.until_shares(CAMERA, |shares, _| shares.get(CLOUD).is_some_and(|n| *n > 0)).await?;
         stage.until_free_below(EDGE, each).await?;
         stage.say(&format!("{EDGE} is full, and the rest overflowed:"));
         stage.run("explain place deploy/camera")?;
@@ -113,7 +113,7 @@ fn overflow(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
         let deployments: Api<Deployment> = Api::namespaced(stage.hub.clone(), "default");
         let scale = json!({"spec": {"replicas": FITTING}});
         deployments.patch(CAMERA, &PatchParams::default(), &Patch::Merge(scale)).await?;
-        stage.until_shares(CAMERA, |shares| shares.get(CLOUD).is_none_or(|n| *n == 0)).await?;
+        stage.until_shares(CAMERA, |shares, _| shares.get(CLOUD).is_none_or(|n| *n == 0)).await?;
         stage.say("With less to run, the cloud is empty again and the edge has it all:");
         stage.run("explain place deploy/camera")
     }

@@ -38,11 +38,11 @@ impl Stage {
         .await
     }
 
-    /// Until every replica of a Deployment is ready, and `shares` are as wanted.
+    /// Until every replica of a Deployment is ready, and `wanted` likes the shares (given with how many there shall be).
     pub async fn until_shares(
         &self,
         deployment: &str,
-        wanted: impl Fn(&BTreeMap<String, i64>) -> bool,
+        wanted: impl Fn(&BTreeMap<String, i64>, i64) -> bool,
     ) -> Result<()> {
         let api: Api<Deployment> = Api::namespaced(self.hub.clone(), "default");
         until(&format!("all replicas of {deployment}"), PATIENCE, || async {
@@ -50,12 +50,20 @@ impl Stage {
             let want = found.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
             let status = found.status.unwrap_or_default();
             let shares = self.shares(deployment).await?;
-            ensure!(wanted(&shares), "they are placed as {shares:?}");
+            ensure!(wanted(&shares, i64::from(want)), "they are placed as {shares:?}");
             let ready = status.ready_replicas.unwrap_or(0);
             ensure!(ready == want, "{ready} of {want} are ready");
             Ok(())
         })
         .await
+    }
+
+    /// Until a Deployment runs in full without a site; what that site was given last may still stand there.
+    pub async fn until_without(&self, deployment: &str, site: &str) -> Result<()> {
+        let elsewhere = |shares: &BTreeMap<String, i64>| -> i64 {
+            shares.iter().filter(|(name, _)| *name != site).map(|(_, replicas)| replicas).sum()
+        };
+        self.until_shares(deployment, |shares, want| elsewhere(shares) >= want).await
     }
 
     /// The fleet as `up` left it: every site heard, every replica of the sample ready, every site with its part.
@@ -64,10 +72,10 @@ impl Stage {
             self.until_site(&member.name, true).await?;
         }
         let sites: Vec<_> = self.fleet.sites().map(|m| m.name.clone()).collect();
-        self.until_shares(SAMPLE, |shares| {
-            let total: i64 = shares.values().sum();
-            let least = total / i64::try_from(sites.len()).unwrap_or(1);
-            sites.iter().all(|site| shares.get(site).copied().unwrap_or(0) >= least)
+        self.until_shares(SAMPLE, |shares, want| {
+            let least = want / i64::try_from(sites.len()).unwrap_or(1);
+            shares.values().sum::<i64>() == want
+                && sites.iter().all(|site| shares.get(site).copied().unwrap_or(0) >= least)
         })
         .await
     }
