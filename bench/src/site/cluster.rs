@@ -12,7 +12,7 @@ use crate::procfs::Family;
 
 /// What all containers run.
 pub const IMAGE: &str = "bench.example/busybox:1";
-const ADDRESS: &str = "10.67.0.1";
+pub const ADDRESS: &str = "10.67.0.1";
 const NODE: &str = "bench";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

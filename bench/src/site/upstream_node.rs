@@ -52,13 +52,16 @@ impl UpstreamNode {
         fs::write(&config, kubelet(&node.socket))?;
         let mut command = Command::new(Fixture::Kubelet.must());
         command.arg("--config").arg(&config).arg("--kubeconfig").arg(kubeconfig);
+        // Without its address the kubelet asks a name server for it, and waits long where there is none.
+        command.args(["--node-ip", super::cluster::ADDRESS, "--cert-dir"]).arg(dir.join("kubelet-pki"));
         command.args(["--hostname-override", name, "--root-dir"]).arg(dir.join("kubelet"));
         node.processes.push(Process::start("kubelet", command, dir)?);
         let kubectl = Kubectl::new(kubeconfig);
         wait_for("the kubelet's node to be ready", Duration::from_secs(60), || {
             node.processes.iter_mut().try_for_each(Process::alive)?;
-            let ready = kubectl.run(&["get", "node", name])?;
-            ensure!(ready.contains(" Ready"), "{ready}");
+            let ready = r#"jsonpath={.status.conditions[?(@.type=="Ready")].status} {.status.conditions[?(@.type=="Ready")].message}"#;
+            let ready = kubectl.run(&["get", "node", name, "-o", ready])?;
+            ensure!(ready.starts_with("True"), "{ready}");
             Ok(())
         })?;
         Ok(node)
@@ -95,7 +98,7 @@ impl Drop for UpstreamNode {
 }
 
 fn network(dir: &Path) -> String {
-    serde_json::json!({"cniVersion": "1.0.0", "name": "bench", "plugins": [
+    serde_json::json!({"cniVersion": "0.4.0", "name": "bench", "plugins": [
         {"type": "bridge", "bridge": "cni-bench", "isGateway": true, "ipMasq": false, "hairpinMode": true,
          "ipam": {"type": "host-local", "dataDir": dir.join("addresses"), "ranges": [[{"subnet": "10.66.0.0/16"}]],
                   "routes": [{"dst": "0.0.0.0/0"}]}},

@@ -8,7 +8,7 @@ use crate::{
     deployment::Deployments,
     endpoints::EndpointSlices,
     garbage::Garbage,
-    job::Jobs,
+    job::{Jobs, OrphanedPods},
     namespace::Namespaces,
     node::{NodeLifecycle, NodePods, PodNetwork},
     replicaset::ReplicaSets,
@@ -118,7 +118,10 @@ pub async fn run(client: Client, options: Options) {
             Name::Deployment => controllers.push(Arc::new(Deployments)),
             Name::EndpointSlice => controllers.push(Arc::new(EndpointSlices)),
             Name::DaemonSet => controllers.push(Arc::new(DaemonSets)),
-            Name::Job => controllers.push(Arc::new(Jobs)),
+            Name::Job => {
+                controllers.push(Arc::new(Jobs));
+                controllers.push(Arc::new(OrphanedPods));
+            }
             Name::StatefulSet => controllers.push(Arc::new(StatefulSets)),
             Name::NodeLifecycle => {
                 controllers.push(Arc::new(NodeLifecycle::default()));

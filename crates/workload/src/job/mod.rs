@@ -6,11 +6,13 @@
 mod count;
 mod finish;
 mod indexes;
+mod orphans;
 mod start;
 #[cfg(test)]
 mod tests;
 
 pub use indexes::Indexes;
+pub use orphans::OrphanedPods;
 
 use crate::{
     meta::{self, claim, controller_of, now_time, tell},
