@@ -30,6 +30,8 @@ pub fn make(folder: &Path) -> Result<Vec<PathBuf>> {
         Image::new(AGNHOST).with("Entrypoint", json!(["/agnhost"])).with("Cmd", json!(["pause"]));
     // The tests run these inside it; what is there first stays.
     agnhost.file("bin/nc", 0o755, &fs::read("/bin/nc.openbsd")?)?;
+    // busybox's shell takes its own tools instead of these.
+    agnhost.file("bin/sh", 0o755, &fs::read("/bin/bash")?)?;
     for program in ["/usr/bin/curl", "/bin/bash", "/usr/bin/dig", "/bin/ss", "/bin/nc.openbsd"] {
         agnhost.program(program)?;
     }
