@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tombolo_testkit::{
     Fixture, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
 };
@@ -66,11 +66,19 @@ fn helm(kubeconfig: &Path, args: &[&str]) -> Result<String> {
 
 #[test]
 fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs() -> Result<()> {
-    if !require(&[Fixture::Helm, Fixture::Kubectl, Fixture::Etcd, Fixture::KubeApiserver]) {
+    if !require(&[
+        Fixture::Helm,
+        Fixture::Kubectl,
+        Fixture::Etcd,
+        Fixture::KubeApiserver,
+        Fixture::KubeControllerManager,
+    ]) {
         return Ok(());
     }
     let chart = root().join("charts/tombolo").display().to_string();
-    let member = Upstream::start(&UpstreamOptions::default())?;
+    // `edit` is put together by a controller; without it, it allows nothing.
+    let controllers = Some("clusterrole-aggregation-controller".to_owned());
+    let member = Upstream::start(&UpstreamOptions { controllers, ..UpstreamOptions::default() })?;
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
     let kubectl = member.kubectl();
@@ -142,7 +150,9 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
     at_hub.apply(
         "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n",
     )?;
-    kubectl.until(&["get", "configmap"], "note", Duration::from_secs(60))?;
+    kubectl
+        .until(&["get", "configmap"], "note", Duration::from_secs(60))
+        .with_context(|| at_hub.run(&["get", "works", "-A", "-o", "wide"]).unwrap_or_default())?;
     at_hub.run(&["delete", "configmap", "note"])?;
     wait_for("the note to go", Duration::from_secs(60), || {
         ensure!(!kubectl.run(&["get", "configmap"])?.contains("note"), "{}", agent.log());
