@@ -18,8 +18,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
 use crate::commands::{
-    agent, backup, check, completion, explain, hub, image, join, logs, node, place, reference, serve, site,
-    sites, support, token, top, wipe,
+    agent, backup, check, completion, explain, hub, image, import, join, logs, node, place, reference, serve,
+    site, sites, support, token, top, wipe,
 };
 
 /// One Kubernetes API from cloud to edge
@@ -53,6 +53,8 @@ enum Command {
     Place(place::Args),
     Top(top::Args),
     Logs(logs::Args),
+    Import(import::Args),
+    GiveBack(import::GiveBackArgs),
     Image(image::Args),
     Check(check::Args),
     Support(support::Args),
@@ -111,6 +113,8 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Place(args) => place::run(args, &target).await,
             Command::Top(args) => top::run(args, &target).await,
             Command::Logs(args) => logs::run(args, &target).await,
+            Command::Import(args) => import::run(args, &target).await,
+            Command::GiveBack(args) => import::give_back(args, &target).await,
             Command::Image(args) => image::run(args).await,
             Command::Check(args) => check::run(args, &target).await,
             Command::Support(args) => support::run(args, &target).await,

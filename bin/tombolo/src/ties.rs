@@ -40,10 +40,10 @@ pub async fn run(site: kube::Client, server: Server, hub_identity: Option<String
                 if agents.get(&tie.name).is_none_or(|agent| agent.url != tie.url || agent.token != tie.token)
                 {
                     tracing::info!(hub = tie.url, name = tie.description.name, "tying to hub");
-                    agents.insert(
-                        tie.name.clone(),
-                        Agent::start(&site, &server, &tie, hub_identity.clone(), &stop),
-                    );
+                    let agent = Agent::start(&site, &server, &tie, hub_identity.clone(), &stop);
+                    if let Some(old) = agents.insert(tie.name.clone(), agent) {
+                        old.stop.cancel();
+                    }
                 }
             }
             Some(Ok(Event::Delete(secret))) => leave(&site, &mut agents, &secret).await,
@@ -87,7 +87,7 @@ impl Agent {
         let config = AgentConfig {
             site: site.clone(),
             site_dial: Some(Arc::new(InProcess(server.clone()))),
-            acting_as: None,
+            acting_as: tie.acting_as.clone(),
             hub_url: tie.url.clone(),
             ca_hash: Some(tie.ca_hash.clone()),
             token: Some(tie.token.clone()),

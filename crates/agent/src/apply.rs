@@ -132,6 +132,8 @@ impl Applier {
         let mut force = spec.drift == Drift::Force;
         if found.is_some() {
             match owners.claim(owner, root) {
+                // Those who made what was taken over still hold its fields; from then on they are the hub's.
+                Claim::Free if spec.adopt => force = true,
                 Claim::Free => {}
                 Claim::Foreign if spec.adopt => force = true,
                 // A ServiceAccount that every namespace has, and the like: use it as it is.

@@ -75,6 +75,7 @@ pub async fn join(config: &AgentConfig, old: &State) -> Result<State, JoinError>
         epoch: if old.hub == hub { old.epoch } else { 0 },
         hub,
         quic_port: info["quicPort"].as_u64().and_then(|p| p.try_into().ok()).unwrap_or_default(),
+        replicas: Vec::new(),
         token_id: token.split('.').next().unwrap_or_default().to_owned(),
         removed: String::new(),
     })

@@ -33,6 +33,8 @@ pub enum AgentError {
     Tls(#[from] tombolo_tunnel::tls::TlsError),
     #[error("`{0}` is no hub address; it looks like https://hub.example:6443")]
     Address(String),
+    #[error("the hub does not take this site's certificate any more; join again with a new token: {0}")]
+    Revoked(String),
     #[error("the hub removed this site: {0}")]
     Removed(String),
 }
@@ -53,6 +55,7 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
     let mut state = load(&secret).await;
     let mut running: Option<(Arc<Shared>, Arc<Epoch>, CancellationToken)> = None;
     let mut position = Position::default();
+    let mut knocks = 0;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         if !state.joined() || expired(&state) || new_token(&config, &state) {
@@ -67,13 +70,18 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
         }
         let (shared, epoch, _) = running.get_or_insert_with(|| start(&config, &state, &closing)).clone();
         let started = std::time::Instant::now();
-        match dial(&config, &state).await {
+        let door = doors(&config, &state);
+        let door = &door[knocks % door.len()];
+        match dial(&config, &state, door).await {
             Ok(connection) => {
                 tracing::info!(site = config.name, carrier = connection.carrier(), "tied to the hub");
                 let why =
                     session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position).await;
                 connection.close(&why);
                 tracing::warn!(site = config.name, why, "the tie to the hub broke");
+                if revoked(&why) {
+                    give_up_certificate(&config, &secret, &mut state, &why).await?;
+                }
                 if let Some(removal) = leave::removal(&why) {
                     leave::was_removed(&shared, &epoch, &removal).await;
                     state.removed = why.clone();
@@ -86,6 +94,9 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
             Err(error @ DialError::Refused { status: 401 | 403 | 410, .. }) => {
                 let message = error.to_string();
                 tracing::error!(site = config.name, message, "the hub does not know this site");
+                if revoked(&message) {
+                    give_up_certificate(&config, &secret, &mut state, &message).await?;
+                }
                 if let DialError::Refused { message, .. } = &error
                     && let Some(removal) = leave::removal(message)
                 {
@@ -97,13 +108,34 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
                     }
                 }
             }
-            Err(error) => tracing::warn!(site = config.name, %error, "cannot dial the hub"),
+            Err(error) => {
+                tracing::warn!(site = config.name, %error, "cannot dial the hub");
+                // Another replica of it may answer.
+                knocks += 1;
+            }
         }
         if started.elapsed() > GOOD {
             backoff.reset();
         }
         tokio::time::sleep(backoff.next(random_fraction())).await;
     }
+}
+
+/// Does the hub say that it no longer takes our certificate, though it knows the site?
+fn revoked(why: &str) -> bool {
+    why.contains("was revoked")
+}
+
+/// With a token that was not used before the site joins again; without one there is nothing left to try.
+async fn give_up_certificate(
+    config: &AgentConfig,
+    secret: &StateSecret,
+    state: &mut State,
+    why: &str,
+) -> Result<(), AgentError> {
+    state.removed = why.to_owned();
+    secret.save(state).await.map_err(|e| AgentError::State(Box::new(e)))?;
+    if new_token(config, state) { Ok(()) } else { Err(AgentError::Revoked(why.to_owned())) }
 }
 
 /// The site's own API may come up after the agent.
@@ -174,9 +206,19 @@ fn start(
     (shared, epoch, closing)
 }
 
-async fn dial(config: &AgentConfig, state: &State) -> Result<Connection, DialError> {
-    let broken = |error: String| DialError::Unreachable { address: config.hub_url.clone(), reason: error };
-    let uri: http::Uri = config.hub_url.parse().map_err(|_| broken("no address".into()))?;
+/// Where the hub may be reached: as the site was told, and at each of its replicas.
+fn doors(config: &AgentConfig, state: &State) -> Vec<String> {
+    let own = config.hub_url.trim_end_matches('/').to_owned();
+    let others = state.replicas.iter().filter(|url| **url != own).cloned();
+    std::iter::once(own.clone()).chain(others).collect()
+}
+
+async fn dial(config: &AgentConfig, state: &State, url: &str) -> Result<Connection, DialError> {
+    let broken = |error: String| DialError::Unreachable { address: url.to_owned(), reason: error };
+    let uri: http::Uri = url.parse().map_err(|_| broken("no address".into()))?;
+    // A replica speaks QUIC on the port of its API.
+    let named = url == config.hub_url.trim_end_matches('/');
+    let quic = if named { Some(state.quic_port) } else { uri.port_u16() };
     let tls = tombolo_tunnel::tls::client(
         state.ca.as_bytes(),
         Some((state.certificate.as_bytes(), state.key.as_bytes())),
@@ -184,7 +226,7 @@ async fn dial(config: &AgentConfig, state: &State) -> Result<Connection, DialErr
     let dialer = Dialer {
         host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
         port: uri.port_u16().unwrap_or(443),
-        quic_port: Some(state.quic_port).filter(|p| *p > 0),
+        quic_port: quic.filter(|p| *p > 0 && state.quic_port > 0),
         tls: Arc::new(tls.map_err(|e| broken(e.to_string()))?),
         path: tombolo_api::names::TUNNEL_PATH.into(),
         session: *uuid::Uuid::new_v4().as_bytes(),
@@ -297,6 +339,7 @@ async fn remember(
     secret: &StateSecret,
     state: &mut State,
 ) -> String {
+    learn_replicas(hub, secret, state).await;
     loop {
         if epoch.get() > state.epoch {
             state.epoch = epoch.get();
@@ -318,6 +361,21 @@ async fn remember(
             }
         }
         tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}
+
+/// A hub of several replicas says where each of them is. Not knowing is no harm while the one we know answers.
+async fn learn_replicas(hub: &Client, secret: &StateSecret, state: &mut State) {
+    let api: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(hub.clone(), "kube-public");
+    let Ok(Some(found)) = api.get_opt(tombolo_api::names::REPLICAS).await else { return };
+    let replicas: Vec<String> = found.data.unwrap_or_default().into_values().collect();
+    if replicas != state.replicas {
+        let learned = State { replicas, ..state.clone() };
+        match secret.save(&learned).await {
+            Ok(()) => *state = learned,
+            Err(error) => tracing::warn!(%error, "cannot record the hub's replicas"),
+        }
     }
 }
 

@@ -21,6 +21,8 @@ pub struct State {
     pub epoch: i64,
     /// UDP port of the hub, 0 if it has none.
     pub quic_port: u16,
+    /// Where the hub's replicas are, as far as they are known.
+    pub replicas: Vec<String>,
     /// Id (not the secret part) of the token that was used to join.
     pub token_id: String,
     /// Set when the hub said that it removed this site.
@@ -49,6 +51,7 @@ impl State {
             text("hub", &self.hub),
             text("epoch", &self.epoch.to_string()),
             text("quicPort", &self.quic_port.to_string()),
+            text("replicas", &self.replicas.join(" ")),
             text("tokenId", &self.token_id),
             text("removed", &self.removed),
         ])
@@ -64,6 +67,7 @@ impl State {
             hub: text("hub"),
             epoch: text("epoch").parse().unwrap_or_default(),
             quic_port: text("quicPort").parse().unwrap_or_default(),
+            replicas: text("replicas").split_whitespace().map(str::to_owned).collect(),
             token_id: text("tokenId"),
             removed: text("removed"),
         }
@@ -139,6 +143,7 @@ mod tests {
             hub: "h".into(),
             epoch: 7,
             quic_port: 6443,
+            replicas: vec!["https://10.0.0.1:6443".into(), "https://10.0.0.2:6443".into()],
             token_id: "abc".into(),
             removed: "no more".into(),
         };

@@ -23,6 +23,12 @@ pub const LEADER_LEASE: &str = "tombolo-fleet";
 
 /// Path on the hub's API port that upgrades to a tunnel.
 pub const TUNNEL_PATH: &str = "/tombolo/v1/tunnel";
+/// Path on which a replica of the hub opens streams of the sites that are tied to it, for other replicas.
+pub const FORWARD_PATH: &str = "/tombolo/v1/forward";
+/// Group of the hub's own replicas.
+pub const REPLICAS_GROUP: &str = "system:tombolo:replicas";
+/// Where each replica of the hub is (ConfigMap in `kube-public`): sites try them all.
+pub const REPLICAS: &str = "tombolo-replicas";
 /// Signer of certificates for sites.
 pub const SIGNER: &str = "tombolo.dev/site";
 /// Group of bootstrap tokens that may ask for a site's certificate.
@@ -71,6 +77,12 @@ pub const RENEWAL_ANNOTATION: &str = "tombolo.dev/renewal-sent";
 /// On a Site: `keep` leaves workloads at the site when the Site is removed.
 pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
 
+/// On a Site: its certificates were revoked, and it may join again with a new token (RFC 3339).
+pub const REVOKED_ANNOTATION: &str = "tombolo.dev/revoked";
+/// On a Site: an object there that the hub shall take in, as `apiVersion|kind|namespace|name`.
+pub const IMPORT_ANNOTATION: &str = "tombolo.dev/import";
+/// On a Site: what became of the last import, as `object|what was wrong` (nothing after the bar: all went well).
+pub const IMPORTED_ANNOTATION: &str = "tombolo.dev/imported";
 /// On a Work of a site that was lost: its replicas were placed elsewhere (RFC 3339). The site is not told, so that it may
 /// keep what it still runs if it is wanted there when it comes back.
 pub const LEFT_ANNOTATION: &str = "tombolo.dev/left";

@@ -39,6 +39,8 @@ pub enum ConnectError {
     #[error("{0}")]
     BadRequest(String),
     #[error("{0}")]
+    Forbidden(String),
+    #[error("{0}")]
     Unreachable(String),
 }
 

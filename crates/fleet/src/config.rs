@@ -26,6 +26,8 @@ pub struct FleetConfig {
     pub ca_key: String,
     /// Where sites reach the hub, for the join command: `https://host:port`.
     pub url: String,
+    /// Where this replica alone is reached; sites learn it in case `url` does not answer.
+    pub own_url: Option<String>,
     /// UDP port of the QUIC endpoint, if there is one.
     pub quic_port: Option<u16>,
     /// Silence after which a site counts as lost.
@@ -48,6 +50,7 @@ impl FleetConfig {
             ca_cert,
             ca_key,
             url,
+            own_url: None,
             quic_port: None,
             lease: Duration::from_secs(40),
             certificate_life: Duration::from_secs(30 * 24 * 3600),

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use kube::ResourceExt;
 use serde_json::Value;
 use tombolo_api::{Placement, PlacementSpec};
 use tombolo_placement::sites::{self as engine, Decision};
@@ -31,6 +32,8 @@ pub struct Decided {
     pub unplaced: u32,
     /// Something waits for room or for time; look again when either comes.
     pub unsettled: bool,
+    /// Namespace and name of the Placement that it follows.
+    pub by: (String, String),
     inputs: Inputs,
 }
 
@@ -79,6 +82,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
             || decision.waiting > 0
             || overflowed(&decision)
             || sites.keys().any(|s| silent.contains_key(s)),
+        by: (placement.namespace().unwrap_or_default(), placement.name_any()),
         sites,
         inputs,
     }

@@ -6,10 +6,14 @@ use kube::{Client, Error};
 use serde_json::{Value, json};
 use tombolo_api::names;
 
+use crate::config::FleetConfig;
 use crate::intent::intent;
 use crate::object::Key;
 use crate::references::named;
 use crate::watches::as_json;
+
+/// How long a site may take to show what is to be imported.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// Makes the hub's copy of an object at `site`, with what it names, and a Placement that keeps it there. The site's agent
 /// then takes over what exists: same template, so nothing restarts.
@@ -24,7 +28,7 @@ pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Re
         }
     }
     // The Placement comes first, so that the default one never sees the object.
-    let name = format!("import-{}-{}", key.kind.to_lowercase(), key.name);
+    let name = placement_of(key);
     create(
         hub,
         &Key::new("tombolo.dev/v1alpha1", "Placement", &key.namespace, &name),
@@ -37,10 +41,46 @@ pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Re
     create(hub, key, object).await
 }
 
+/// Name of the Placement that an import makes.
+pub fn placement_of(key: &Key) -> String {
+    format!("import-{}-{}", key.kind.to_lowercase(), key.name)
+}
+
+/// Deletes the hub's copy of what was given back.
+pub async fn forget(hub: &Client, key: &Key) -> Result<(), Error> {
+    api(hub, key).delete(&key.name, &Default::default()).await.map(drop)
+}
+
 fn placement(name: &str, site: &str, key: &Key) -> Value {
     json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": key.namespace},
         "spec": {"objects": [{"apiVersion": key.api_version, "kind": key.kind, "name": key.name}],
             "sites": {"names": [site]}, "adopt": true, "failover": {"stay": true}}})
+}
+
+/// Carries out the import that an annotation of the Site asks for, and notes there what became of it.
+pub async fn asked(config: &FleetConfig, site: &str, text: &str) {
+    let outcome = match text.split('|').collect::<Vec<_>>()[..] {
+        [api_version, kind, namespace, name] => {
+            let key = Key::new(api_version, kind, namespace, name);
+            let at_site = config.tunnels.client(site);
+            let done = import(&config.client, &at_site, site, &key);
+            match tokio::time::timeout(PATIENCE, done).await {
+                Ok(Ok(())) => String::new(),
+                Ok(Err(Error::Api(status))) => status.message.clone(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "the site does not answer".to_owned(),
+            }
+        }
+        _ => "it must be apiVersion|kind|namespace|name".to_owned(),
+    };
+    tracing::info!(site, object = text, outcome, "import");
+    let api: Api<tombolo_api::Site> = Api::all(config.client.clone());
+    let notes =
+        json!({names::IMPORT_ANNOTATION: null, names::IMPORTED_ANNOTATION: format!("{text}|{outcome}")});
+    let patch = Patch::Merge(json!({"metadata": {"annotations": notes}}));
+    if let Err(error) = api.patch(site, &PatchParams::default(), &patch).await {
+        tracing::warn!(site, %error, "the outcome of an import was not noted");
+    }
 }
 
 /// The hub stops managing an object; what runs at the sites stays there as it is.

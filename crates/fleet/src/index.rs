@@ -33,6 +33,14 @@ pub struct SiteState {
     pub groups: Vec<String>,
 }
 
+impl SiteState {
+    /// One that was never heard is silent since it was made.
+    fn last_heard(&self) -> i64 {
+        let made = self.site.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+        self.heard.unwrap_or(made)
+    }
+}
+
 #[derive(Default)]
 pub struct Index {
     pub hub: HubRef,
@@ -352,14 +360,14 @@ impl Index {
     pub fn silent(&self, name: &str, now: i64) -> Option<u64> {
         let state = self.sites.get(name)?;
         let lease = state.site.spec.lease_seconds.map_or(self.lease_seconds, i64::from);
-        let silence = now - state.heard.unwrap_or(0).max(self.since);
+        let silence = now - state.last_heard().max(self.since);
         (silence > lease).then(|| u64::try_from(silence).unwrap_or(0))
     }
 
     /// Since when nothing was heard, if the site counts as lost.
     pub fn silent_since(&self, name: &str, now: i64) -> Option<String> {
         self.silent(name, now)?;
-        let heard = self.sites.get(name)?.heard.unwrap_or(0).max(self.since);
+        let heard = self.sites.get(name)?.last_heard().max(self.since);
         Some(crate::time_text(heard))
     }
 

@@ -54,7 +54,7 @@ fn rights() -> Vec<Value> {
         "verbs": ["create", "get", "list", "watch"]}]);
     let public = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "tombolo:cluster-info", "namespace": "kube-public"},
-        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]}]});
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info", names::REPLICAS], "verbs": ["get"]}]});
     let everyone = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": "tombolo:cluster-info", "namespace": "kube-public"},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tombolo:cluster-info"},
@@ -69,6 +69,15 @@ fn rights() -> Vec<Value> {
             {"nonResourceURLs": [names::TUNNEL_PATH, "/version"], "verbs": ["get"]}]),
         ),
         binding("tombolo:site", "tombolo:site", names::SITES_GROUP),
+        // For people: what they may do with pods, wherever these run. For single sites, copy it with `resourceNames`.
+        role(
+            "tombolo:pods-at-sites",
+            json!([{"apiGroups": [names::GROUP], "resources": ["sites/log"], "verbs": ["get"]},
+            {"apiGroups": [names::GROUP], "verbs": ["create"],
+                "resources": ["sites/exec", "sites/attach", "sites/portforward", "sites/proxy"]}]),
+        ),
+        role("tombolo:replica", json!([{"nonResourceURLs": [names::FORWARD_PATH], "verbs": ["get"]}])),
+        binding("tombolo:replica", "tombolo:replica", names::REPLICAS_GROUP),
         public,
         everyone,
     ]

@@ -118,13 +118,13 @@ async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
         Policy::Deny(why) => deny(config, request, &why).await,
         Policy::Renew { site } => {
             let known: Api<Site> = Api::all(config.client.clone());
-            if known.get_opt(&site).await?.is_none() {
-                return deny(
-                    config,
-                    request,
-                    &format!("this hub does not know site {site}; join again with a new token"),
-                )
-                .await;
+            let Some(known) = known.get_opt(&site).await? else {
+                let why = format!("this hub does not know site {site}; join again with a new token");
+                return deny(config, request, &why).await;
+            };
+            if !is_present(&known, request) {
+                let why = format!("the certificate of site {site} was revoked; join again with a new token");
+                return deny(config, request, &why).await;
             }
             approve(config, request, "Renewal", "asked for by the site itself").await
         }
@@ -133,9 +133,25 @@ async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
     }
 }
 
+/// Does the request come from a certificate of the site's present identity? An old one still names the site.
+fn is_present(site: &Site, request: &Request) -> bool {
+    let groups = request.spec.groups.clone().unwrap_or_default();
+    let identity = site.annotations().get(names::IDENTITY_ANNOTATION);
+    identity.is_some_and(|identity| groups.contains(&names::identity_group(identity)))
+}
+
+/// On a signing request that waits for a person: its token was counted.
+const COUNTED: &str = "tombolo.dev/token-counted";
+
 async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) -> Result<(), Error> {
+    // Only a person settles it now, however often this hub starts meanwhile.
+    if request.annotations().contains_key(COUNTED) {
+        return Ok(());
+    }
     let sites: Api<Site> = Api::all(config.client.clone());
-    if sites.get_opt(site).await?.is_some() {
+    let known = sites.get_opt(site).await?;
+    let revoked = known.as_ref().is_some_and(|s| s.annotations().contains_key(names::REVOKED_ANNOTATION));
+    if known.is_some() && !revoked {
         let why = format!(
             "there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name"
         );
@@ -150,7 +166,9 @@ async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) 
         Verdict::No(why) => deny(config, request, why).await,
         Verdict::Yes { needs_approval, .. } if needs_approval || config.approval == Approval::Person => {
             tracing::info!(site, request = request.name_any(), "waits for `tombolo sites approve`");
-            Ok(())
+            let api: Api<Request> = Api::all(config.client.clone());
+            let patch = Patch::Merge(json!({"metadata": {"annotations": {COUNTED: "true"}}}));
+            api.patch(&request.name_any(), &PatchParams::default(), &patch).await.map(drop)
         }
         Verdict::Yes { .. } => approve(config, request, "Token", &format!("joined with token {token}")).await,
     }
@@ -182,6 +200,24 @@ async fn condition(
             .map_err(Error::SerdeError)?;
     changed.status.get_or_insert_default().conditions.get_or_insert_default().push(condition);
     api.replace_subresource("approval", &request.name_any(), &PostParams::default(), &changed).await.map(drop)
+}
+
+/// The request with which a site waits for a person.
+pub async fn waiting(client: &Client, site: &str) -> Result<Option<String>, Error> {
+    let api: Api<Request> = Api::all(client.clone());
+    let all = api.list(&Default::default()).await?.items;
+    let of_site = |r: &&Request| matches!(policy(r), Policy::Join { site: asked, .. } if asked == site);
+    Ok(all.iter().filter(of_site).map(ResourceExt::name_any).next_back())
+}
+
+/// Makes every certificate of a site useless, at once. It may join again with a new token.
+pub async fn revoke(client: &Client, site: &str) -> Result<(), Error> {
+    let identity = uuid::Uuid::new_v4().simple().to_string();
+    let api: Api<Site> = Api::all(client.clone());
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {
+        names::IDENTITY_ANNOTATION: identity, names::REVOKED_ANNOTATION: crate::now_text()}}}));
+    api.patch(site, &PatchParams::default(), &patch).await?;
+    crate::sites::equip(client, site, &identity).await
 }
 
 /// Approves a request: used by policy, and by `tombolo sites approve`.
@@ -241,6 +277,10 @@ async fn known_identity(config: &FleetConfig, request: &Request, site: &str) -> 
     let api: Api<Site> = Api::all(config.client.clone());
     if let Some(known) = api.get_opt(site).await? {
         if let Some(identity) = known.annotations().get(names::IDENTITY_ANNOTATION) {
+            if known.annotations().contains_key(names::REVOKED_ANNOTATION) {
+                let patch = json!({"metadata": {"annotations": {names::REVOKED_ANNOTATION: null}}});
+                api.patch(site, &PatchParams::default(), &Patch::Merge(patch)).await?;
+            }
             return Ok(identity.clone());
         }
         let identity = uuid::Uuid::new_v4().simple().to_string();

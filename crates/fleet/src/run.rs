@@ -23,12 +23,14 @@ use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
 use crate::tunnels::Admission;
 use crate::watches::Known;
-use crate::{install, lead, register, sites};
+use crate::{import, install, lead, register, sites, standing};
 
 /// Roots acted on at once.
 const AT_ONCE: usize = 64;
 /// How long a removed site that is still there gets to clean up.
 const FAREWELL: i64 = 60;
+/// Seconds between two looks at what Placements say about themselves.
+const STANDING: i64 = 3;
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// A root whose plan takes long rests for so many times that long, unless it or its placement changes, and all such roots
@@ -64,6 +66,7 @@ async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
     let _stop = everywhere.clone().drop_guard();
     spawn(&everywhere, admit(config.clone()));
     spawn(&everywhere, renew_leases(config.clone()));
+    spawn(&everywhere, announce(config.clone()));
     loop {
         if config.elect {
             install::apply(&config.client, serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": names::SYSTEM_NAMESPACE}}))
@@ -386,12 +389,17 @@ async fn look(
                         let keep =
                             site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
                         let patience = time - since.0.as_second() > FAREWELL;
-                        if works == 0 || silent.is_some() || keep || patience || !tied.contains_key(&name) {
+                        // A site may be tied to another replica; its Lease says whether it is heard.
+                        let away = silent.is_some() || (!config.elect && !tied.contains_key(&name));
+                        if works == 0 || away || keep || patience {
                             sites::remove(&config, &site, hub.epoch, &hub.id).await
                         } else {
                             Ok(())
                         }
                     } else {
+                        if let Some(asked) = site.annotations().get(names::IMPORT_ANNOTATION) {
+                            import::asked(&config, &name, asked).await;
+                        }
                         sites::show(&config, &site, silent.as_deref(), tied.get(&name)).await
                     };
                     if let Err(error) = result {
@@ -402,6 +410,17 @@ async fn look(
             });
             futures::stream::iter(shows).buffer_unordered(SHOWS).collect::<Vec<()>>().await;
         });
+    }
+    // Counting all objects is not for every second.
+    let news = if time % STANDING == 0 {
+        standing::news(&known.index.lock(), &crate::now_text())
+    } else {
+        Vec::new()
+    };
+    for (id, status) in news {
+        if let Err(error) = standing::show(config, &id, &status).await {
+            tracing::debug!(placement = id.1, %error, "not shown");
+        }
     }
     for pod in orphans {
         drop(act(config, known, remove_mirror(&pod)).await);
@@ -446,6 +465,21 @@ async fn admit(config: Arc<FleetConfig>) {
         if ready.0 && ready.1 {
             config.tunnels.set_admission(admission.clone());
         }
+    }
+}
+
+/// Every replica says where it is, so that sites find the others when one dies.
+async fn announce(config: Arc<FleetConfig>) {
+    let Some(url) = config.own_url.clone() else { return };
+    let api: Api<ConfigMap> = Api::namespaced(config.client.clone(), "kube-public");
+    let key: String =
+        config.replica.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let object = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names::REPLICAS}, "data": {&key: url}});
+    // A manager of its own: what another replica wrote stays.
+    let params = kube::api::PatchParams::apply(&format!("{}-{key}", names::HUB_MANAGER)).force();
+    while let Err(error) = api.patch(names::REPLICAS, &params, &kube::api::Patch::Apply(&object)).await {
+        tracing::debug!(%error, "this replica is not announced yet");
+        tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
 

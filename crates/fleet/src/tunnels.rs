@@ -4,9 +4,10 @@
 //! removed is told so.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::forward::Forward;
 use kube::Client;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -39,6 +40,7 @@ struct Inner {
     sessions: Mutex<HashMap<SessionId, (String, Connection)>>,
     admission: watch::Sender<Option<Arc<Admission>>>,
     changes: watch::Sender<u64>,
+    forward: OnceLock<Forward>,
 }
 
 #[derive(Clone)]
@@ -72,6 +74,8 @@ pub struct Tied {
 pub enum OpenError {
     #[error("site {0} is not tied to this hub now")]
     NotTied(String),
+    #[error("{0}")]
+    Elsewhere(String),
     #[error("site {site}: {source}")]
     Tunnel {
         site: String,
@@ -86,6 +90,7 @@ impl From<OpenError> for TunnelError {
             OpenError::NotTied(site) => {
                 TunnelError::Closed(format!("site {site} is not tied to this hub now"))
             }
+            OpenError::Elsewhere(why) => TunnelError::Closed(why),
             OpenError::Tunnel { source, .. } => source,
         }
     }
@@ -106,6 +111,7 @@ impl TunnelHub {
                 sessions: Mutex::default(),
                 admission: watch::Sender::new(None),
                 changes: watch::Sender::new(0),
+                forward: OnceLock::new(),
             }),
         }
     }
@@ -240,8 +246,23 @@ impl TunnelHub {
         self.inner.changes.subscribe()
     }
 
-    /// Opens a stream on which the site's API is served.
+    /// Sites that are tied to another replica of this hub are reached through it. Set once.
+    pub fn set_forward(&self, forward: Forward) {
+        let _ = self.inner.forward.set(forward);
+    }
+
+    /// Opens a stream on which the site's API is served, wherever its tunnel ends.
     pub async fn open(&self, site: &str, class: Class) -> Result<BoxIo, OpenError> {
+        match (self.open_here(site, class).await, self.inner.forward.get()) {
+            (Err(OpenError::NotTied(site)), Some(forward)) => {
+                forward(site, class).await.map_err(OpenError::Elsewhere)
+            }
+            (here, _) => here,
+        }
+    }
+
+    /// As [`TunnelHub::open`], for tunnels that end at this replica.
+    pub async fn open_here(&self, site: &str, class: Class) -> Result<BoxIo, OpenError> {
         let connection = self.inner.live.lock().get(site).map(|l| l.connection.clone());
         let connection = connection.ok_or_else(|| OpenError::NotTied(site.to_owned()))?;
         connection.open(class).await.map_err(|source| OpenError::Tunnel { site: site.to_owned(), source })
@@ -294,6 +315,7 @@ impl TunnelHub {
             .filter(|(site, old)| admission.sites.get(*site).is_some_and(|new| new != *old));
         for (site, _) in changed {
             if let Some(live) = self.inner.live.lock().get(site) {
+                tracing::warn!(site, "its certificate was revoked; the tunnel is closed");
                 live.connection.close("the site's certificate was revoked");
             }
         }

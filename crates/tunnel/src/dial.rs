@@ -86,6 +86,16 @@ impl Dialer {
     }
 
     async fn upgrade(&self, class: Class) -> Result<impl Io, DialError> {
+        let mut io = self.open_path().await?;
+        Preamble { class, session: self.session }.write(&mut io).await?;
+        match crate::preamble::verdict(&mut io).await? {
+            None => Ok(io),
+            Some(message) => Err(DialError::Refused { status: 410, message }),
+        }
+    }
+
+    /// A connection over TLS on TCP that upgraded at `path`.
+    pub async fn open_path(&self) -> Result<impl Io + use<>, DialError> {
         let address = self.resolve(self.port).await?;
         let unreachable = |reason: String| DialError::Unreachable {
             address: format!("{}:{}", self.host, self.port),
@@ -98,15 +108,10 @@ impl Dialer {
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let tls = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, tcp).await;
         let tls = tls.map_err(|error| unreachable(error.to_string()))?;
-        let mut io = self.switch(tls).await?;
-        Preamble { class, session: self.session }.write(&mut io).await?;
-        match crate::preamble::verdict(&mut io).await? {
-            None => Ok(io),
-            Some(message) => Err(DialError::Refused { status: 410, message }),
-        }
+        self.switch(tls).await
     }
 
-    async fn switch(&self, io: impl Io) -> Result<impl Io, DialError> {
+    async fn switch<T: Io>(&self, io: T) -> Result<impl Io + use<T>, DialError> {
         let broken = |error: hyper::Error| DialError::Tunnel(TunnelError::Protocol(error.to_string()));
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(broken)?;

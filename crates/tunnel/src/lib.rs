@@ -37,7 +37,7 @@ pub use dial::{DialError, Dialer};
 pub use forward::{HttpBody, Reply, forward, full, serve_http};
 pub use heartbeat::{DEFAULT_INTERVAL, boot_millis};
 pub use identity::{PeerIdentity, identity_of};
-pub use preamble::{Preamble, SessionId, answer};
+pub use preamble::{Preamble, SessionId, answer, verdict};
 
 use tokio::io::{AsyncRead, AsyncWrite};
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use async_trait::async_trait;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::names;
 use tombolo_apiserver::{
@@ -49,8 +50,9 @@ pub async fn run(args: Args) -> Result<()> {
         })
     };
     let tunnels = TunnelHub::new(serve, lease / 4);
-    config.pods = Some(Arc::new(PodsAtSites(tunnels.clone())));
+    config.pods = Some(Arc::new(PodsAtSites { tunnels: tunnels.clone(), server: server_cell.clone() }));
     config.upgrades.insert(names::TUNNEL_PATH.to_owned(), Arc::new(TunnelUpgrade(tunnels.clone())));
+    config.upgrades.insert(names::FORWARD_PATH.to_owned(), Arc::new(ForReplicas(tunnels.clone())));
     let server = Server::start(config).await?;
     server_cell.set(server.clone()).map_err(|_| anyhow::anyhow!("the hub's server is set once"))?;
 
@@ -74,11 +76,16 @@ pub async fn run(args: Args) -> Result<()> {
         tunnels,
     );
     fleet.lease = lease;
+    fleet.own_url = Some(format!("https://{address}"));
     fleet.approval = if args.approve_sites { Approval::Person } else { Approval::Token };
     fleet.quic_port = quic_port;
     fleet.elect = matches!(args.start.store, start::StoreChoice::Etcd(_));
     fleet.replica = address.to_string();
     fleet.shutdown = stop.clone();
+    if fleet.elect {
+        let tls = replica_tls(&server);
+        fleet.tunnels.set_forward(tombolo_fleet::forward(fleet.client.clone(), fleet.replica.clone(), tls));
+    }
     let ending = stop.clone();
     tokio::spawn(async move {
         if let Err(error) = tombolo_fleet::run(fleet).await {
@@ -140,8 +147,50 @@ fn listen_quic(server: &Server, tunnels: &TunnelHub, address: SocketAddr) -> Opt
     }
 }
 
+/// How this replica shows itself to the others.
+fn replica_tls(server: &Server) -> tombolo_fleet::ReplicaTls {
+    let server = server.clone();
+    Arc::new(move || {
+        let own = server
+            .client_certificate("system:tombolo:replica", &[names::REPLICAS_GROUP])
+            .map_err(|error| error.to_string())?;
+        let ca = server.ca().certificate.as_bytes();
+        tombolo_tunnel::tls::client(ca, Some((own.certificate.as_bytes(), own.key.as_bytes())))
+            .map_err(|error| error.to_string())
+    })
+}
+
 /// Logs, exec and port forwarding of pods that run at sites, through their tunnels.
-struct PodsAtSites(TunnelHub);
+struct PodsAtSites {
+    tunnels: TunnelHub,
+    server: Arc<std::sync::OnceLock<Server>>,
+}
+
+impl PodsAtSites {
+    /// The right on the pod is not enough: who may reach into a site is decided by the right on that site.
+    async fn allowed(&self, request: &PodStream, site: &str) -> Result<(), ConnectError> {
+        let unreachable = |error: String| ConnectError::Unreachable(error);
+        let server = self.server.get().ok_or_else(|| unreachable("the hub is starting".into()))?;
+        let verb = if request.subresource == "log" { "get" } else { "create" };
+        let review = serde_json::json!({"spec": {"user": request.user.user, "groups": request.user.groups,
+            "resourceAttributes": {"group": names::GROUP, "version": names::VERSION, "resource": "sites",
+                "subresource": request.subresource, "name": site, "verb": verb}}});
+        let review: SubjectAccessReview =
+            serde_json::from_value(review).map_err(|error| unreachable(error.to_string()))?;
+        let api: kube::Api<SubjectAccessReview> =
+            kube::Api::all(start::client(server, "system:tombolo:fleet"));
+        let answer =
+            api.create(&Default::default(), &review).await.map_err(|e| unreachable(e.to_string()))?;
+        if answer.status.is_some_and(|status| status.allowed) {
+            return Ok(());
+        }
+        let (user, what) = (&request.user.user, &request.subresource);
+        tracing::warn!(user, site, what, "refused: no right on the site");
+        Err(ConnectError::Forbidden(format!(
+            "user {user:?} may not {verb} sites/{what} of site {site:?}; bind a ClusterRole such as tombolo:pods-at-sites"
+        )))
+    }
+}
 
 #[async_trait]
 impl PodConnector for PodsAtSites {
@@ -151,8 +200,9 @@ impl PodConnector for PodsAtSites {
                 "this pod is at no site yet; `tombolo place` shows what runs where".into(),
             )
         })?;
+        self.allowed(&request, &route.site).await?;
         let stream = self
-            .0
+            .tunnels
             .open(&route.site, Class::Bulk)
             .await
             .map_err(|e| ConnectError::Unreachable(e.to_string()))?;
@@ -174,5 +224,15 @@ impl UpgradeHandler for TunnelUpgrade {
     async fn serve(&self, identity: Identity, io: Box<dyn Io>) {
         let peer = PeerIdentity { user: identity.user, groups: identity.groups, ..Default::default() };
         self.0.accept(peer, io).await;
+    }
+}
+
+/// Other replicas of this hub, for the sites that are tied here. The hub's own RBAC lets nobody else on this path.
+struct ForReplicas(TunnelHub);
+
+#[async_trait]
+impl UpgradeHandler for ForReplicas {
+    async fn serve(&self, _identity: Identity, io: Box<dyn Io>) {
+        self.0.serve_forwarded(io).await;
     }
 }

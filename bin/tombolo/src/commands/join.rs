@@ -10,8 +10,10 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use sha2::{Digest, Sha256};
+use tombolo_agent::ActingAs;
 use tombolo_api::{Location, SiteSpec, Tier, names};
 
+use super::limits::{self, LimitArgs};
 use super::token::Ticket;
 use crate::client::Target;
 
@@ -35,6 +37,8 @@ pub struct Args {
     ca_hash: String,
     #[command(flatten)]
     description: DescriptionArgs,
+    #[command(flatten)]
+    limits: LimitArgs,
 }
 
 /// What the hub learns about a site.
@@ -101,19 +105,30 @@ pub struct Tie {
     pub token: String,
     pub ca_hash: String,
     pub description: Description,
+    /// As whom the hub acts here; nobody in particular: as the agent itself.
+    pub acting_as: Option<ActingAs>,
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let site = target.connect().await?.client;
     let ticket = Ticket { url: args.url, token: args.token, ca_hash: args.ca_hash };
     let description = Description::try_from(args.description)?;
-    tie(&site, &ticket, &description).await?;
+    let acting_as = args.limits.acting_as(&description.name);
+    if let Some(acting) = &acting_as {
+        limits::apply(&site, args.limits.objects(&acting.user)?).await?;
+    }
+    tie(&site, &ticket, &description, acting_as.as_ref()).await?;
     println!("{} will join {}; watch it with `tombolo sites` at the hub", description.name, ticket.url);
     Ok(())
 }
 
 /// Writes the wish down at the site.
-pub async fn tie(site: &kube::Client, ticket: &Ticket, description: &Description) -> Result<()> {
+pub async fn tie(
+    site: &kube::Client,
+    ticket: &Ticket,
+    description: &Description,
+    acting_as: Option<&ActingAs>,
+) -> Result<()> {
     if !ticket.url.starts_with("https://") {
         bail!("{:?} is no hub address; it looks like https://host:6443", ticket.url);
     }
@@ -141,6 +156,8 @@ pub async fn tie(site: &kube::Client, ticket: &Ticket, description: &Description
             ("name".to_owned(), bytes(&description.name)),
             ("spec".to_owned(), ByteString(serde_json::to_vec(&description.spec)?)),
             ("labels".to_owned(), ByteString(serde_json::to_vec(&description.labels)?)),
+            ("actAs".to_owned(), bytes(acting_as.map_or("", |a| a.user.as_str()))),
+            ("actAsGroups".to_owned(), bytes(&acting_as.map_or(String::new(), |a| a.groups.join("\n")))),
         ])),
         ..Default::default()
     };
@@ -196,6 +213,10 @@ impl Tie {
             url: text("url")?,
             token: text("token")?,
             ca_hash: text("caHash")?,
+            acting_as: text("actAs").filter(|user| !user.is_empty()).map(|user| ActingAs {
+                user,
+                groups: text("actAsGroups").unwrap_or_default().lines().map(str::to_owned).collect(),
+            }),
             description: Description {
                 name: text("name")?,
                 spec: serde_json::from_slice(&data.get("spec")?.0).ok()?,

@@ -1,8 +1,11 @@
 //! `tombolo place`: what runs where, one line per object and site.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
+use kube::ResourceExt;
 use kube::api::{Api, ListParams};
-use tombolo_api::{Work, names};
+use tombolo_api::{Site, Work, names};
 
 use crate::client::Target;
 use crate::output::{Output, Table};
@@ -19,6 +22,9 @@ pub struct Args {
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let client = target.connect().await?.client;
+    let sites: Api<Site> = Api::all(client.clone());
+    let silent: BTreeMap<String, String> =
+        sites.list(&ListParams::default()).await?.iter().filter_map(silence).collect();
     let works: Api<Work> = Api::all(client);
     let mut works =
         works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
@@ -31,13 +37,21 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         let site = work.metadata.namespace.as_deref().and_then(names::site_of_namespace).unwrap_or("-");
         let applied = work.condition("Applied");
         let ready = status.pods.values().filter(|pod| pod.ready).count();
+        // What a silent site last said is not what is.
+        let ready = match silent.get(site) {
+            Some(_) => format!("{ready}?"),
+            None => ready.to_string(),
+        };
         table.row(vec![
             format!("{}/{}", work.spec.root.kind.to_lowercase(), work.spec.root.name),
             work.spec.root.namespace.clone(),
             site.to_owned(),
             work.spec.replicas.map_or_else(|| "-".into(), |n| n.to_string()),
-            if work.spec.replicas.is_some() { ready.to_string() } else { "-".into() },
-            applied.map_or_else(|| "Waiting".to_owned(), |c| c.status.clone()),
+            if work.spec.replicas.is_some() { ready } else { "-".into() },
+            match silent.get(site) {
+                Some(since) => format!("Unknown: {since}"),
+                None => applied.map_or_else(|| "Waiting".to_owned(), |c| c.status.clone()),
+            },
             status.drift.len().to_string(),
             applied.map_or_else(String::new, |c| c.message.clone()),
         ]);
@@ -46,4 +60,12 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         let at = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", at(&work.metadata.namespace), at(&work.metadata.name))
     })
+}
+
+/// A site that is not heard, and since when.
+fn silence(site: &Site) -> Option<(String, String)> {
+    let status = site.status.as_ref()?;
+    let ready = status.conditions.iter().find(|c| c.r#type == "Ready").filter(|c| c.status != "True")?;
+    let said = ready.message.split(';').next().unwrap_or_default();
+    Some((site.name_any(), said.to_owned()))
 }

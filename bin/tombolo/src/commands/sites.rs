@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tombolo_api::{Site, names};
+use tombolo_fleet::register;
 
 use crate::client::Target;
 use crate::output::{Output, Table, quantity};
@@ -13,7 +13,7 @@ use crate::output::{Output, Table, quantity};
 /// Show the sites tied to this hub, approve one that waits, or remove one
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tombolo sites -o wide\n  tombolo sites approve harbour\n  tombolo sites remove harbour"
+    after_help = "Examples:\n  tombolo sites -o wide\n  tombolo sites approve harbour\n  tombolo sites revoke harbour\n  tombolo sites remove harbour"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -27,6 +27,12 @@ enum Action {
     /// Let a site in whose certificate request waits for a person
     #[command(after_help = "Example:\n  tombolo sites approve harbour")]
     Approve {
+        /// Name of the site
+        name: String,
+    },
+    /// Make a site's certificates useless; it may join again with a new token
+    #[command(after_help = "Example:\n  tombolo sites revoke harbour")]
+    Revoke {
         /// Name of the site
         name: String,
     },
@@ -46,6 +52,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     match args.action {
         None => list(client, args.output).await,
         Some(Action::Approve { name }) => approve(client, &name).await,
+        Some(Action::Revoke { name }) => revoke(client, &name).await,
         Some(Action::Remove { name, keep }) => remove(client, &name, keep).await,
     }
 }
@@ -93,29 +100,23 @@ pub fn table(sites: &[Site]) -> Table {
 }
 
 async fn approve(client: kube::Client, name: &str) -> Result<()> {
-    let requests: Api<CertificateSigningRequest> = Api::all(client);
-    let user = names::site_user(name);
-    let waiting = requests.list(&ListParams::default()).await?.items.into_iter().find(|csr| {
-        let conditions = csr.status.as_ref().and_then(|s| s.conditions.as_ref());
-        let open = conditions.is_none_or(|c| c.is_empty());
-        csr.spec.signer_name == names::SIGNER
-            && open
-            && csr.metadata.name.as_deref().is_some_and(|n| n.contains(name))
-    });
-    let Some(csr) = waiting else {
-        bail!("no certificate request of {user} waits for approval; `kubectl get csr` lists all of them");
+    let Some(request) = register::waiting(&client, name).await? else {
+        bail!("no site {name} waits for approval; `kubectl get csr` lists all requests");
     };
-    let csr_name = csr.metadata.name.unwrap_or_default();
-    let now = k8s_openapi::jiff::Timestamp::now().to_string();
-    let approval = json!({"status": {"conditions": [{
-        "type": "Approved", "status": "True", "reason": "ApprovedByPerson",
-        "message": "approved with `tombolo sites approve`", "lastUpdateTime": now,
-    }]}});
-    requests
-        .patch_subresource("approval", &csr_name, &PatchParams::default(), &Patch::Merge(approval))
+    register::approve_request(&client, &request, "`tombolo sites approve`")
         .await
-        .with_context(|| format!("cannot approve {csr_name}"))?;
-    println!("site {name} approved ({csr_name})");
+        .with_context(|| format!("cannot approve {request}"))?;
+    println!("site {name} approved ({request})");
+    Ok(())
+}
+
+async fn revoke(client: kube::Client, name: &str) -> Result<()> {
+    register::revoke(&client, name)
+        .await
+        .with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
+    println!(
+        "the certificates of site {name} are useless now; it runs on, and may join again with a new token"
+    );
     Ok(())
 }
 

@@ -127,7 +127,7 @@ async fn join_all(fleet: &mut Fleet, hub: &Connected) -> Result<()> {
     for member in fleet.sites() {
         let ticket = token::create(hub, &terms).await?;
         let site = connect(fleet, member).await?;
-        join::tie(&site.client, &ticket, &describe(member)).await?;
+        join::tie(&site.client, &ticket, &describe(member), None).await?;
     }
     let agents: Vec<_> = fleet.with_role(Role::Agent).map(|m| m.name.clone()).collect();
     for name in &agents {

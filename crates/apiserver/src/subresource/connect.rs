@@ -33,6 +33,7 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
     let upstream = upstream.map_err(|error| match error {
         ConnectError::NotFound(text) => Failure::new(404, "NotFound", text),
         ConnectError::BadRequest(text) => Failure::bad_request(text),
+        ConnectError::Forbidden(text) => Failure::new(403, "Forbidden", text),
         ConnectError::Unreachable(text) => Failure::new(503, "ServiceUnavailable", text),
     })?;
     forward(call, upstream, body).await
