@@ -90,11 +90,34 @@ impl Drop for UpstreamNode {
         for task in tasks.lines() {
             let _ = self.ctr(&["-n", "k8s.io", "tasks", "delete", "--force", task]);
         }
-        self.processes.clear();
-        if let Some(folder) = self.socket.parent() {
-            let _ = fs::remove_dir_all(folder);
+        // Sandboxes of pods that went a moment ago still have their network and their shared memory.
+        let containers = self.ctr(&["-n", "k8s.io", "containers", "list", "-q"]).unwrap_or_default();
+        for container in containers.lines() {
+            let info = self.ctr(&["-n", "k8s.io", "containers", "info", container]).unwrap_or_default();
+            if let Some(network) = network_of(&info) {
+                let _ = Command::new("umount").args(["-l", &network]).output();
+                let _ = fs::remove_file(network);
+            }
         }
+        self.processes.clear();
+        let Some(folder) = self.socket.parent() else { return };
+        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+        let places = mounts.lines().filter_map(|line| line.split_whitespace().nth(1));
+        let mut below: Vec<&str> = places.filter(|place| Path::new(place).starts_with(folder)).collect();
+        below.sort_by_key(|place| std::cmp::Reverse(place.len()));
+        for place in below {
+            let _ = Command::new("umount").args(["-l", place]).output();
+        }
+        let _ = fs::remove_dir_all(folder);
     }
+}
+
+/// The network namespace that was made for a container.
+fn network_of(info: &str) -> Option<String> {
+    let info: serde_json::Value = serde_json::from_str(info).ok()?;
+    let spaces = info.pointer("/Spec/linux/namespaces")?.as_array()?;
+    let network = spaces.iter().find(|space| space["type"] == "network")?;
+    network["path"].as_str().filter(|path| path.contains("/netns/cni-")).map(str::to_owned)
 }
 
 fn network(dir: &Path) -> String {
