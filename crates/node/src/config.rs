@@ -123,8 +123,6 @@ pub enum NodeError {
     Network(#[from] tombolo_net::PodNetworkError),
     #[error(transparent)]
     Images(#[from] crate::image::StoreError),
-    #[error("the runtime {0} is not part of this build; use --runtime embedded")]
-    NoRuntime(String),
     #[error("kubelet API on {address}: {source}")]
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("network between nodes: {0}")]

@@ -108,16 +108,12 @@ async fn collect_images(shared: &Shared) {
     for pod in shared.pods() {
         let spec = pod.spec.clone().unwrap_or_default();
         for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
-            used.extend(
-                container
-                    .image
-                    .as_deref()
-                    .and_then(|name| shared.ctx.runtime.image(name))
-                    .map(|image| image.id),
-            );
+            if let Some(name) = &container.image {
+                used.extend(shared.ctx.runtime.image(name).await.map(|image| image.id));
+            }
         }
     }
-    for (image, names) in shared.ctx.runtime.images() {
+    for (image, names) in shared.ctx.runtime.images().await {
         if image.digests.is_empty() || used.contains(&image.id) {
             continue;
         }

@@ -15,6 +15,7 @@
 
 mod config;
 mod context;
+pub mod cri;
 pub mod embedded;
 mod events;
 mod fence;

@@ -16,6 +16,7 @@ use tombolo_net::{Overlay, Plugins, PodNetwork, ServiceProxy};
 
 use crate::config::{Network, NodeConfig, NodeError, RuntimeChoice, check_privileges};
 use crate::context::{Context, remember_pod, remembered_pod};
+use crate::cri::{Cri, CriConfig};
 use crate::embedded::cgroup::Cgroups;
 use crate::embedded::{Embedded, EmbeddedConfig, PodLinks, shim};
 use crate::events::Events;
@@ -33,6 +34,8 @@ const API_FIRST: Duration = Duration::from_millis(400);
 /// How long a node waits for its part of the pod network before it gives up and says so.
 const SUBNET_WAIT: Duration = Duration::from_secs(120);
 const KUBELET_PORT: u16 = 10250;
+/// Names the runtime whose pods have to go when the node is removed.
+const CRI_SOCKET: &str = "cri-socket";
 const PULLS_AT_ONCE: usize = 3;
 
 /// A running node. Dropping it ends its own work as a crash would; containers run on.
@@ -177,7 +180,16 @@ impl Node {
                 .await?
             }
             RuntimeChoice::Cri(socket) => {
-                return Err(NodeError::NoRuntime(format!("cri={}", socket.display())));
+                let kept = config.data_dir.join(CRI_SOCKET);
+                std::fs::write(&kept, socket.as_os_str().as_encoded_bytes())
+                    .map_err(|source| NodeError::Io { what: "cri-socket", path: kept, source })?;
+                Cri::start(CriConfig {
+                    socket: socket.clone(),
+                    root: config.data_dir.clone(),
+                    id: identity.id.clone(),
+                    network: own.as_ref().map(|network| (identity.bridge(), network.subnet())),
+                })
+                .await?
             }
         };
         let mut addresses: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
@@ -284,6 +296,11 @@ impl Node {
         }
         if let Err(error) = Plugins::detach_all(&attachments(data_dir)).await {
             tracing::warn!(%error, "a pod's network could not be given back");
+        }
+        if let Ok(socket) = std::fs::read_to_string(data_dir.join(CRI_SOCKET))
+            && let Err(error) = Cri::destroy(Path::new(&socket), &identity.id).await
+        {
+            tracing::warn!(socket, %error, "pods may be left in the container runtime");
         }
         PodNetwork::destroy(&identity.bridge(), &pods)?;
         if let Err(error) = Overlay::destroy(&identity.overlay()) {

@@ -50,7 +50,8 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
                 registered = true;
             }
             renew_lease(&ctx).await?;
-            let status = status(&ctx, &registration, *pressure.borrow());
+            let now = *pressure.borrow();
+            let status = status(&ctx, &registration, now).await;
             let due = last.as_ref().is_none_or(|(old, at)| at.elapsed() >= HEARTBEAT || !same(old, &status));
             if due {
                 send_status(&ctx, &status).await?;
@@ -91,6 +92,8 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
 async fn register(ctx: &Context, registration: &Registration) -> Result<(), kube::Error> {
     let api: Api<ApiNode> = Api::all(ctx.client.clone());
     let labels = labels(&ctx.node_name, &registration.labels);
+    let pressure = *registration.pressure.borrow();
+    let status = status(ctx, registration, pressure).await;
     let node = ApiNode {
         metadata: ObjectMeta {
             name: Some(ctx.node_name.clone()),
@@ -103,7 +106,7 @@ async fn register(ctx: &Context, registration: &Registration) -> Result<(), kube
             pod_cidrs: registration.pod_cidr.clone().map(|c| vec![c]),
             ..NodeSpec::default()
         }),
-        status: Some(status(ctx, registration, *registration.pressure.borrow())),
+        status: Some(status),
     };
     match api.create(&PostParams::default(), &node).await {
         Ok(_) => {
@@ -227,7 +230,7 @@ async fn send_status(ctx: &Context, status: &NodeStatus) -> Result<(), kube::Err
     api.patch_status(&ctx.node_name, &PatchParams::default(), &Patch::Strategic(&patch)).await.map(drop)
 }
 
-fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> NodeStatus {
+async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> NodeStatus {
     let now = Time(Timestamp::now());
     let condition = |kind: &str, status: bool, reason: &str, message: &str| NodeCondition {
         type_: kind.into(),
@@ -283,7 +286,7 @@ fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> Nod
         .iter()
         .map(|a| ("InternalIP", a.as_str()))
         .chain([("Hostname", ctx.node_name.as_str())]);
-    let images = ctx.runtime.images().into_iter().take(50).map(|(image, names)| ContainerImage {
+    let images = ctx.runtime.images().await.into_iter().take(50).map(|(image, names)| ContainerImage {
         names: Some(names.into_iter().chain(image.digests).collect()),
         size_bytes: Some(image.size as i64),
     });

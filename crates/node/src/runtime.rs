@@ -181,6 +181,8 @@ pub struct ExecRequest {
     pub stdin: bool,
     pub stdout: bool,
     pub stderr: bool,
+    /// Somebody follows it as it runs; otherwise its output is wanted in the end only.
+    pub streamed: bool,
 }
 
 /// Processor time and memory of one container or pod.
@@ -234,9 +236,9 @@ pub trait Runtime: Send + Sync + 'static {
         Err(RuntimeError::Refused(format!("the runtime {} cannot stop a pod by a deadline", self.name())))
     }
 
-    fn image(&self, name: &str) -> Option<Image>;
+    async fn image(&self, name: &str) -> Option<Image>;
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError>;
-    fn images(&self) -> Vec<(Image, Vec<String>)>;
+    async fn images(&self) -> Vec<(Image, Vec<String>)>;
     async fn remove_image(&self, name: &str) -> Result<(), RuntimeError>;
 }
 

@@ -223,7 +223,7 @@ async fn image(
         return Err(fail("InvalidImageName")(format!("Failed to apply default image tag {name:?}: {error}")));
     }
     let policy = container.image_pull_policy.as_deref().unwrap_or("IfNotPresent");
-    let present = ctx.runtime.image(&name).is_some();
+    let present = ctx.runtime.image(&name).await.is_some();
     if present && policy != "Always" {
         ctx.events.normal(
             pod,

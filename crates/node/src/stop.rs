@@ -84,8 +84,11 @@ pub(crate) async fn container_until(
         grace = grace.max(start.elapsed() + AFTER_HOOK);
     }
     let signal = container.and_then(|c| c.lifecycle.as_ref()?.stop_signal.clone());
-    let image_signal = || container.and_then(|c| ctx.runtime.image(c.image.as_deref()?)?.config.stop_signal);
-    let first = signal.or_else(image_signal).and_then(|name| signal_number(&name)).unwrap_or(SIGTERM);
+    let signal = match (signal, container.and_then(|c| c.image.as_deref())) {
+        (None, Some(image)) => ctx.runtime.image(image).await.and_then(|image| image.config.stop_signal),
+        (signal, _) => signal,
+    };
+    let first = signal.and_then(|name| signal_number(&name)).unwrap_or(SIGTERM);
     let sent = ctx.runtime.signal(&uid, id, if grace.is_zero() { SIGKILL } else { first }).await;
     if matches!(sent, Err(RuntimeError::NoContainer(_))) {
         return;

@@ -470,6 +470,24 @@ pub struct AttachRequest {
     pub stderr: bool,
 }
 
+#[derive(Clone, PartialEq, Message)]
+pub struct ExecSyncRequest {
+    #[prost(string, tag = "1")]
+    pub container_id: String,
+    #[prost(string, repeated, tag = "2")]
+    pub cmd: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ExecSyncResponse {
+    #[prost(bytes = "vec", tag = "1")]
+    pub stdout: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    pub stderr: Vec<u8>,
+    #[prost(int32, tag = "3")]
+    pub exit_code: i32,
+}
+
 /// Where the streams of a command are to be had.
 #[derive(Clone, PartialEq, Message)]
 pub struct Streaming {

@@ -30,6 +30,7 @@ use self::cgroup::Cgroups;
 use self::launch::Launch;
 pub use self::links::PodLinks;
 use self::oci::Place;
+pub(crate) use self::oci::{MASKED, READ_ONLY};
 use self::state::{Meta, Sandbox};
 use crate::image::{Image, Store};
 use crate::reexec::{self, Create};
@@ -362,7 +363,7 @@ impl Runtime for Embedded {
         asked.map(drop).map_err(RuntimeError::io("set the pod's deadline"))
     }
 
-    fn image(&self, name: &str) -> Option<Image> {
+    async fn image(&self, name: &str) -> Option<Image> {
         self.images.get(name)
     }
 
@@ -373,7 +374,7 @@ impl Runtime for Embedded {
             .map_err(|error| RuntimeError::Refused(error.to_string()))
     }
 
-    fn images(&self) -> Vec<(Image, Vec<String>)> {
+    async fn images(&self) -> Vec<(Image, Vec<String>)> {
         self.images.list()
     }
 

@@ -22,7 +22,7 @@ const DEFAULT_CAPABILITIES: &[&str] = &[
     "CAP_SYS_CHROOT",
 ];
 
-const MASKED: &[&str] = &[
+pub(crate) const MASKED: &[&str] = &[
     "/proc/acpi",
     "/proc/asound",
     "/proc/interrupts",
@@ -37,7 +37,8 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
 ];
 
-const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+pub(crate) const READ_ONLY: &[&str] =
+    &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
 /// A user inside the container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

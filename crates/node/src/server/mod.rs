@@ -8,7 +8,7 @@ mod forward;
 mod logs;
 mod remote;
 mod route;
-mod spdy;
+pub(crate) mod spdy;
 mod stats;
 mod tls;
 mod websocket;

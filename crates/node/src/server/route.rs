@@ -78,6 +78,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
                         stdin: query.flag("input") || query.flag("stdin"),
                         stdout: query.flag("output") || query.flag("stdout"),
                         stderr: query.flag("error") || query.flag("stderr"),
+                        streamed: true,
                     };
                     remote::exec(shared, request, uid, id, exec).await
                 }
@@ -95,6 +96,7 @@ pub(super) async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> R
                         stdin: query.flag("input") || query.flag("stdin"),
                         stdout: query.flag("output") || query.flag("stdout"),
                         stderr: query.flag("error") || query.flag("stderr"),
+                        streamed: true,
                     };
                     remote::attach(shared, request, uid, id, wants).await
                 }

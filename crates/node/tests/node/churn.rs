@@ -103,6 +103,7 @@ pub async fn run_node(kubeconfig: &str, dir: &str) {
         std::path::Path::new(dir),
         &Machine::program(),
         &tombolo_node::Network::Own,
+        &Default::default(),
     )
     .await;
     std::future::pending::<()>().await;

@@ -11,7 +11,7 @@ use serde_json::json;
 use tombolo_net::PodNetwork;
 use tombolo_node::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use tombolo_node::image::{ImageConfig, Registries, Store};
-use tombolo_node::{Listen, Network, Node, NodeConfig};
+use tombolo_node::{Listen, Network, Node, NodeConfig, RuntimeChoice};
 use tombolo_testkit::{Fixture, Kubectl, Upstream, UpstreamOptions};
 
 pub const BUSYBOX: &str = "localhost/busybox:test";
@@ -169,6 +169,7 @@ pub struct Site {
     /// What makes containers.
     pub program: PathBuf,
     pub network: Network,
+    pub runtime: RuntimeChoice,
     node: Option<(Node, tokio_util::sync::CancellationToken)>,
 }
 
@@ -192,6 +193,7 @@ impl Site {
             namespace,
             program,
             network: Network::Own,
+            runtime: RuntimeChoice::Embedded,
             node: None,
         };
         site.prepare_namespace().await;
@@ -218,8 +220,10 @@ impl Site {
 
     /// Starts the node process's part; `halt` ends it as a crash would.
     pub async fn boot(&mut self) {
-        self.node =
-            Some(start_node(self.client.clone(), self.machine.dir(), &self.program, &self.network).await);
+        self.node = Some(
+            start_node(self.client.clone(), self.machine.dir(), &self.program, &self.network, &self.runtime)
+                .await,
+        );
     }
 
     /// The kubelet API without a port.
@@ -319,11 +323,13 @@ pub async fn start_node(
     dir: &Path,
     program: &Path,
     network: &Network,
+    runtime: &RuntimeChoice,
 ) -> (Node, tokio_util::sync::CancellationToken) {
     let mut config = NodeConfig::new(client, GATEWAY, dir);
     config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
     config.addresses = vec![GATEWAY.parse().expect("address")];
     config.program = Some(program.to_owned());
+    config.runtime = runtime.clone();
     let address = format!("{GATEWAY}:21510").parse().expect("address");
     // Its address is that of the bridge, which a node with network plugins does not have.
     config.listen = (*network == Network::Own).then_some(Listen { address, client_ca: None });

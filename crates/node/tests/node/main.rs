@@ -4,6 +4,7 @@
 //! (so `maybe_run` must be first), and it enters a network namespace of its own while it has a single thread.
 
 mod churn;
+mod containerd;
 mod fencing;
 mod harness;
 mod images;
@@ -37,6 +38,7 @@ fn main() {
         stubborn::tests(),
         trouble::tests(),
         fencing::tests(),
+        containerd::tests(),
         churn::tests(),
     ];
     harness::run(&tests.concat());

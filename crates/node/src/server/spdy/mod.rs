@@ -12,7 +12,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use tokio::sync::mpsc;
 
-pub(super) use session::{Event, Sender, Session};
+pub(crate) use session::{Event, Sender, Session};
 
 use super::remote::{Client, Inbound, Outbound, PIECES};
 use super::websocket::size;

@@ -39,6 +39,11 @@ impl Session {
         Session { events, frames }
     }
 
+    /// Opens a stream from this end. The end that dialed has the odd numbers.
+    pub async fn open(&self, stream: u32, headers: Vec<(String, String)>) {
+        let _ = self.frames.send(Frame::Open { stream, headers, fin: false }).await;
+    }
+
     pub async fn next(&mut self) -> Option<Event> {
         self.events.recv().await
     }
