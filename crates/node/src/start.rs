@@ -15,7 +15,7 @@ use crate::hook;
 use crate::objects::Sources;
 use crate::pod::spec::{self, PodFiles};
 use crate::pod::{env, plan};
-use crate::runtime::{ContainerPhase, ContainerState, PodState, PullSecret, RuntimeError};
+use crate::runtime::{ContainerPhase, ContainerState, PodState, PullSecret, RuntimeError, SandboxState};
 use crate::storage;
 use crate::tokens;
 use crate::volumes::{self, Place, VolumeError};
@@ -37,9 +37,21 @@ fn fail(reason: &'static str) -> impl FnOnce(String) -> StartError {
     move |message| StartError { reason, message }
 }
 
+/// Written last: while it is missing, the sandbox is not furnished.
+const FURNISHED: &str = "hostname";
+
 pub(crate) async fn sandbox(ctx: &Context, pod: &Pod) -> Result<(), RuntimeError> {
     let spec = spec::sandbox(pod, &ctx.cluster_domain);
+    // What an earlier sandbox had names other addresses.
+    let _ = fs::remove_file(ctx.pod_dir(&spec.uid).join(FURNISHED));
     let state = ctx.runtime.start_sandbox(&spec).await?;
+    furnish(ctx, pod, &state).await
+}
+
+/// Gives a sandbox its kernel settings and the files that its containers share. A node that was killed before it came
+/// to this leaves it to the one that adopts the sandbox.
+async fn furnish(ctx: &Context, pod: &Pod, state: &SandboxState) -> Result<(), RuntimeError> {
+    let spec = spec::sandbox(pod, &ctx.cluster_domain);
     let addresses: Vec<String> = state.addresses.iter().map(ToString::to_string).collect();
     let dir = ctx.pod_dir(&spec.uid);
     let host_resolv = crate::resolver::host_resolv_conf();
@@ -49,9 +61,6 @@ pub(crate) async fn sandbox(ctx: &Context, pod: &Pod) -> Result<(), RuntimeError
             .map_err(RuntimeError::io(name.to_owned()))
     };
     let addresses = if spec.host_network { ctx.host_addresses.clone() } else { addresses };
-    write("hosts", spec::hosts_file(pod, &addresses, &ctx.cluster_domain))?;
-    write("resolv.conf", spec::resolv_conf(pod, &ctx.cluster_dns, &ctx.cluster_domain, &host_resolv))?;
-    write("hostname", format!("{}\n", spec.hostname))?;
     if !spec.sysctls.is_empty() {
         let (pid, sysctls) = (state.pid, spec.sysctls.clone());
         let set = move || {
@@ -64,7 +73,9 @@ pub(crate) async fn sandbox(ctx: &Context, pod: &Pod) -> Result<(), RuntimeError
         let done = tokio::task::spawn_blocking(move || tombolo_net::inside(pid, set)).await;
         done.map_err(|e| RuntimeError::Create(e.to_string()))?.map_err(RuntimeError::io("sysctls"))?;
     }
-    Ok(())
+    write("hosts", spec::hosts_file(pod, &addresses, &ctx.cluster_domain))?;
+    write("resolv.conf", spec::resolv_conf(pod, &ctx.cluster_dns, &ctx.cluster_domain, &host_resolv))?;
+    write(FURNISHED, format!("{}\n", spec.hostname))
 }
 
 /// Makes or refreshes the pod's volumes and returns where they are.
@@ -152,10 +163,13 @@ pub(crate) async fn container(
     let variables = env::environment(pod, container, &sources, &ctx.services(), &ctx.facts(&addresses))
         .map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
     let dir = ctx.pod_dir(uid);
+    if let (Some(sandbox), false) = (&state.sandbox, dir.join(FURNISHED).exists()) {
+        furnish(ctx, pod, sandbox).await.map_err(|e| fail("CreateContainerError")(e.to_string()))?;
+    }
     let files = PodFiles {
         hosts: dir.join("hosts"),
         resolv: dir.join("resolv.conf"),
-        hostname: dir.join("hostname"),
+        hostname: dir.join(FURNISHED),
         shm: dir.join("shm"),
         termination: termination_file(ctx, uid, name, attempt),
     };
