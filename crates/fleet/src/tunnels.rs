@@ -220,6 +220,10 @@ impl TunnelHub {
         if let Some(old) = self.inner.live.lock().insert(site.clone(), live) {
             old.connection.close("the site dialed anew");
         }
+        if !self.still_admitted(&peer) {
+            tracing::warn!(site, "its certificate was revoked while it came; the tunnel is closed");
+            connection.close("the site's certificate was revoked");
+        }
         self.changed();
         let hub = self.clone();
         tokio::spawn(async move {
@@ -235,6 +239,13 @@ impl TunnelHub {
             drop(live);
             hub.changed();
         });
+    }
+
+    /// The rule may have changed since the site was let in.
+    fn still_admitted(&self, peer: &SitePeer) -> bool {
+        let admission = self.inner.admission.borrow();
+        let wanted = admission.as_ref().and_then(|known| known.sites.get(&peer.site));
+        wanted.is_some_and(|identity| peer.groups.contains(&names::identity_group(identity)))
     }
 
     fn changed(&self) {
@@ -295,6 +306,9 @@ impl TunnelHub {
 
     /// Says who may come; whoever is tied and may not is cut off.
     pub fn set_admission(&self, admission: Admission) {
+        let admission = Arc::new(admission);
+        // First the rule, then those who came before it: who comes in between is held against the new rule in `keep`.
+        let before = self.inner.admission.send_replace(Some(admission.clone()));
         let gone: Vec<Connection> = {
             let live = self.inner.live.lock();
             live.iter()
@@ -302,8 +316,6 @@ impl TunnelHub {
                 .map(|(_, l)| l.connection.clone())
                 .collect()
         };
-        let admission = Arc::new(admission);
-        let before = self.inner.admission.send_replace(Some(admission.clone()));
         for connection in gone {
             connection.close("this hub no longer knows the site");
         }
