@@ -28,6 +28,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("iproute2", "/sbin/ip"),
     ("iptables", "/usr/sbin/iptables"),
     ("curl", "/usr/bin/curl"),
+    ("systemd", "/usr/bin/systemd-analyze"),
     ("netcat-openbsd", "/bin/nc.openbsd"),
     ("bind9-dnsutils", "/usr/bin/dig"),
 ];
