@@ -8,12 +8,18 @@ use anyhow::{Result, ensure};
 use tombolo_testkit::{Fixture, Process, Tombolo, free_port, require, wait_for};
 
 fn etcd(dir: &Path) -> Result<(Process, String)> {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let address = format!("127.0.0.1:{}", free_port());
+    let url = format!("http://{address}");
     let mut command = Command::new(Fixture::Etcd.must());
     command.arg("--data-dir").arg(dir.join("etcd")).args(["--log-level", "error"]);
     command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
     command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{}", free_port())]);
-    Ok((Process::start("etcd", command, dir)?, url))
+    let process = Process::start("etcd", command, dir)?;
+    // A server that finds no store at its start says so and ends.
+    wait_for("etcd to listen", Duration::from_secs(30), || {
+        Ok(std::net::TcpStream::connect(&address).map(drop)?)
+    })?;
+    Ok((process, url))
 }
 
 /// The addresses in Endpoints and EndpointSlice, which must agree.
