@@ -38,6 +38,9 @@ fn a_replica_of_the_hub_dies_and_the_other_reaches_every_site() -> Result<()> {
     command.args(["--listen-client-urls", &etcd, "--advertise-client-urls", &etcd]);
     command.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
     let _etcd = store.start("etcd", command)?;
+    wait_for("etcd to listen", PATIENCE, || {
+        Ok(std::net::TcpStream::connect((store.address, 2379)).map(drop)?)
+    })?;
     let (host_a, host_b, host_site) = (lan.host("a")?, lan.host("b")?, lan.host("site")?);
     let kept = format!("etcd={etcd}");
     let flags = ["--store", kept.as_str(), "--lease-seconds", "6"];
