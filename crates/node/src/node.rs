@@ -57,8 +57,15 @@ impl Shared {
         self.pods.lock().values().map(|handle| handle.wanted.borrow().pod().clone()).collect()
     }
 
+    /// The name may have been another pod's before: only one that is still there counts, the youngest of several.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods().into_iter().find(|pod| spec::namespace(pod) == namespace && spec::name(pod) == name)
+        let pods = self.pods.lock();
+        let here = pods.values().filter_map(|handle| match &*handle.wanted.borrow() {
+            Wanted::Here(pod) => Some(pod.clone()),
+            Wanted::Gone(_) => None,
+        });
+        here.filter(|pod| spec::namespace(pod) == namespace && spec::name(pod) == name)
+            .max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|time| time.0))
     }
 
     fn apply(&self, pod: Pod) {
