@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
         ["api"] | ["apis"] if wants_aggregated(call) => {
             let document = discovery::aggregated(&rows, parts[0] == "api");
             let etag = hash(&document);
-            return Ok(tagged(call, discovery::AGGREGATED, &etag, || document));
+            return Ok(tagged(call, discovery::AGGREGATED, &etag, || document.to_string().into()));
         }
         ["api"] => Some(discovery::api_versions("")),
         ["apis"] => Some(discovery::group_list(&rows)),

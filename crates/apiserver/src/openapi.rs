@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 use tombolo_k8s::openapi::{self, Custom};
@@ -11,6 +12,9 @@ use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
 
 const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// Clients ask by this name, which is no valid media type.
+const OLD_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 /// The documents of built-in groups change with the program only.
 const BUILT_IN_HASH: &str = concat!("v1.36-", env!("CARGO_PKG_VERSION"));
 
@@ -55,7 +59,7 @@ fn hashes(customs: &[Custom]) -> Vec<(String, String)> {
 fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Response<Body>> {
     let Some(document) = openapi::v3(group, version, customs) else { return Err(Failure::no_such_path()) };
     let etag = openapi::hash(&document);
-    let mut response = tagged(call, JSON, &etag, || document);
+    let mut response = tagged(call, JSON, &etag, || document.to_string().into());
     if call.query.get("hash").is_some() {
         // The hash is part of the address, so what is behind it never changes.
         let forever = HeaderValue::from_static("public, immutable");
@@ -66,14 +70,24 @@ fn v3(call: &Call, group: &str, version: &str, customs: &[Custom]) -> Result<Res
 
 fn v2(call: &Call, definitions: &[Arc<Value>], customs: &[Custom]) -> Result<Response<Body>> {
     let accept = call.accept().unwrap_or("*/*");
-    if !accept.contains("json") && !accept.contains("*/*") {
-        return Err(Failure::not_acceptable(&["application/json"]));
-    }
+    let Some(form) = form(accept) else { return Err(Failure::not_acceptable(&[JSON, PROTOBUF])) };
     // The document follows from the program and the definitions, so these name it: a client that has it is told so
     // without building it.
     let specs: Vec<&Value> = definitions.iter().map(|d| &d["spec"]).collect();
-    let etag = openapi::hash(&json!({"program": BUILT_IN_HASH, "definitions": specs}));
-    Ok(tagged(call, JSON, &etag, || openapi::v2(customs)))
+    let etag = openapi::hash(&json!({"program": BUILT_IN_HASH, "form": form, "definitions": specs}));
+    Ok(tagged(call, form, &etag, || match form {
+        PROTOBUF => openapi::v2_protobuf(customs).into(),
+        _ => openapi::v2(customs).to_string().into(),
+    }))
+}
+
+/// The form that a client lists first, of those there are.
+fn form(accept: &str) -> Option<&'static str> {
+    accept.split(',').find_map(|kind| match kind.split(';').next().unwrap_or_default().trim() {
+        "*/*" | "application/*" | JSON => Some(JSON),
+        PROTOBUF | OLD_PROTOBUF => Some(PROTOBUF),
+        _ => None,
+    })
 }
 
 /// A document under an ETag: a client that names the tag is told that it has it already.
@@ -81,7 +95,7 @@ pub fn tagged(
     call: &Call,
     content_type: &'static str,
     etag: &str,
-    document: impl FnOnce() -> Value,
+    document: impl FnOnce() -> Bytes,
 ) -> Response<Body> {
     let quoted = format!("\"{etag}\"");
     let known = call.header(header::IF_NONE_MATCH).is_some_and(|tags| tags.contains(etag));
@@ -90,7 +104,7 @@ pub fn tagged(
         *response.status_mut() = StatusCode::NOT_MODIFIED;
         response
     } else {
-        bytes_response(StatusCode::OK, content_type, document().to_string())
+        bytes_response(StatusCode::OK, content_type, document())
     };
     if let Ok(value) = HeaderValue::from_str(&quoted) {
         response.headers_mut().insert(header::ETAG, value);

@@ -9,6 +9,7 @@ mod custom;
 mod definitions;
 mod descriptions;
 mod paths;
+mod wire;
 
 use std::io::{self, Write};
 
@@ -82,6 +83,11 @@ pub fn v2(customs: &[Custom]) -> Value {
         "definitions": definitions.finish(),
         "securityDefinitions": bearer,
     })
+}
+
+/// `/openapi/v2` as protobuf, which older clients ask for.
+pub fn v2_protobuf(customs: &[Custom]) -> Vec<u8> {
+    wire::encode(&v2(customs))
 }
 
 /// Every document with its hash, for `/openapi/v3`. The hash changes when and only when the document does.

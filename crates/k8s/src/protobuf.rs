@@ -7,7 +7,7 @@
 //! The bytes come from outside: depth, count of values and every length are bounded, and nothing panics.
 
 mod leaf;
-mod wire;
+pub(crate) mod wire;
 
 use serde_json::{Map, Value};
 use thiserror::Error;
