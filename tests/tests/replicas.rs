@@ -22,27 +22,38 @@ fn etcd(dir: &Path) -> Result<(Process, String)> {
     Ok((process, url))
 }
 
-/// The addresses in Endpoints and EndpointSlice, which must agree.
+/// The addresses and ports in Endpoints and EndpointSlices, which must agree.
 fn leads_to(server: &Tombolo) -> Result<Vec<String>> {
-    let words = |text: String| {
-        let mut words: Vec<_> = text.split_whitespace().map(str::to_owned).collect();
-        words.sort();
-        words
+    let get = |args: &[&str]| -> Result<serde_json::Value> {
+        let output = server.kubectl().command(args).output()?;
+        Ok(serde_json::from_slice(&output.stdout)?)
     };
-    let kubectl = server.kubectl();
-    let endpoints = words(kubectl.run(&[
-        "get",
-        "endpoints",
-        "kubernetes",
-        "-o",
-        "jsonpath={.subsets[*].addresses[*].ip}",
-    ])?);
-    let path = "jsonpath={.endpoints[*].addresses[*]}";
-    let slice = words(kubectl.run(&["get", "endpointslice", "kubernetes", "-o", path])?);
-    // kubectl 1.33 and later says that Endpoints are deprecated, in words after the addresses.
-    let endpoints: Vec<_> = endpoints.into_iter().filter(|w| w.starts_with("127.")).collect();
-    ensure!(endpoints == slice, "Endpoints say {endpoints:?}, the slice says {slice:?}");
-    Ok(slice)
+    // kubectl says that Endpoints are deprecated; the words are on the other stream.
+    let endpoints = get(&["get", "endpoints", "kubernetes", "-o", "json"])?;
+    let slices =
+        get(&["get", "endpointslices", "-l", "kubernetes.io/service-name=kubernetes", "-o", "json"])?;
+    let list = |value: &serde_json::Value| value.as_array().cloned().unwrap_or_default();
+    let mut old = Vec::new();
+    for subset in list(&endpoints["subsets"]) {
+        for address in list(&subset["addresses"]) {
+            old.push(format!(
+                "{}:{}",
+                address["ip"].as_str().unwrap_or_default(),
+                subset["ports"][0]["port"]
+            ));
+        }
+    }
+    let mut new = Vec::new();
+    for slice in list(&slices["items"]) {
+        for endpoint in list(&slice["endpoints"]) {
+            let address = endpoint["addresses"][0].as_str().unwrap_or_default();
+            new.push(format!("{address}:{}", slice["ports"][0]["port"]));
+        }
+    }
+    old.sort();
+    new.sort();
+    ensure!(old == new, "Endpoints say {old:?}, the slices say {new:?}");
+    Ok(new)
 }
 
 #[test]
@@ -53,22 +64,31 @@ fn two_servers_over_one_etcd_are_one_and_a_killed_one_is_forgotten() -> Result<(
     let dir = tempfile::tempdir()?;
     let (_etcd, url) = etcd(dir.path())?;
     let store = format!("etcd={url}");
-    let port = free_port();
-    let serve = |ip: &str| {
-        let folder = dir.path().join(ip);
+    // Two share a port, the third has one of its own, as replicas on one machine have.
+    let (port, other_port) = (free_port(), free_port());
+    let [one, two] = ["127.0.0.2", "127.0.0.3"].map(|ip| format!("{ip}:{port}"));
+    let three = format!("127.0.0.2:{other_port}");
+    let serve = |address: &str| {
+        let folder = dir.path().join(address);
         std::fs::create_dir_all(&folder)?;
-        Tombolo::start("serve", &folder, &["--listen", &format!("{ip}:{port}"), "--store", &store])
+        Tombolo::start("serve", &folder, &["--listen", address, "--store", &store])
     };
-    let first = serve("127.0.0.2")?;
-    let mut second = serve("127.0.0.3")?;
-    let leads = |server: &Tombolo, wanted: &[&str]| {
+    let first = serve(&one)?;
+    let mut second = serve(&two)?;
+    let leads = |server: &Tombolo, wanted: &[&String]| {
+        let mut wanted = wanted.to_vec();
+        wanted.sort();
         wait_for(&format!("the Service to lead to {wanted:?}"), Duration::from_secs(60), || {
             let found = leads_to(server)?;
-            ensure!(found == wanted, "it leads to {found:?}");
+            ensure!(found.iter().eq(wanted.iter().copied()), "it leads to {found:?}");
             Ok(())
         })
     };
-    leads(&first, &["127.0.0.2", "127.0.0.3"])?;
+    leads(&first, &[&one, &two])?;
+    let mut third = serve(&three)?;
+    leads(&first, &[&one, &two, &three])?;
+    third.process.kill();
+    leads(&first, &[&one, &two])?;
 
     // What one was told, the other knows at once; and one CA signs for both.
     first.kubectl().run(&["create", "configmap", "shared", "--from-literal=a=1"])?;
@@ -76,11 +96,11 @@ fn two_servers_over_one_etcd_are_one_and_a_killed_one_is_forgotten() -> Result<(
     ensure!(seen == "1", "the second server sees {seen:?}");
 
     second.process.kill();
-    leads(&first, &["127.0.0.2"])?;
+    leads(&first, &[&one])?;
     first.kubectl().run(&["create", "configmap", "alone"])?;
 
-    let second = serve("127.0.0.3")?;
-    leads(&second, &["127.0.0.2", "127.0.0.3"])?;
+    let second = serve(&two)?;
+    leads(&second, &[&one, &two])?;
     second.kubectl().run(&["get", "configmap", "alone"])?;
     Ok(())
 }
