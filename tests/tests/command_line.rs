@@ -3,9 +3,10 @@
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Tombolo, cargo_binary, free_port};
+use tombolo_testkit::{Tombolo, cargo_binary, free_port, wait_for};
 
 fn tombolo(args: &[&str]) -> Result<Output> {
     Ok(Command::new(cargo_binary("tombolo"))
@@ -62,6 +63,74 @@ fn a_second_process_on_the_same_folder_is_refused() -> Result<()> {
     let data = dir.path().join("serve");
     let listen = format!("127.0.0.1:{}", free_port());
     refused(&["serve", "--data-dir", data.to_str().expect("text"), "--listen", &listen], "another process")
+}
+
+#[test]
+fn a_damaged_store_and_one_of_a_newer_version_are_refused_and_left_alone() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    drop(Tombolo::serve(dir.path())?);
+    let data = dir.path().join("serve");
+    let segment = std::fs::read_dir(data.join("store"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| std::fs::metadata(path).is_ok_and(|m| m.len() > 1000))
+        .expect("a segment of the log");
+    let good = std::fs::read(&segment)?;
+    let serve = ["serve", "--data-dir", data.to_str().expect("text"), "--listen", "127.0.0.1:0"];
+
+    let mut newer = good.clone();
+    newer[8..12].copy_from_slice(&9u32.to_le_bytes());
+    std::fs::write(&segment, &newer)?;
+    refused(&serve, "newer version")?;
+    ensure!(std::fs::read(&segment)? == newer, "the newer version's data were changed");
+
+    let mut damaged = good.clone();
+    damaged[200] ^= 0xff;
+    std::fs::write(&segment, &damaged)?;
+    refused(&serve, segment.to_str().expect("text"))?;
+    ensure!(std::fs::read(&segment)? == damaged, "the damaged data were changed");
+
+    // With what a backup or a better disk gives back, it serves again.
+    std::fs::write(&segment, &good)?;
+    drop(Tombolo::serve(dir.path())?);
+    Ok(())
+}
+
+#[test]
+fn asked_to_end_serve_ends_its_watches_and_loses_nothing() -> Result<()> {
+    if !tombolo_testkit::require(&[tombolo_testkit::Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let mut server = Tombolo::serve(dir.path())?;
+    let kubectl = server.kubectl();
+    let path = "/api/v1/namespaces/default/configmaps?watch=1&allowWatchBookmarks=true";
+    let mut watches = Vec::new();
+    for n in 0..5 {
+        let mut command = kubectl.command(&["get", "--raw", path]);
+        let file = std::fs::File::create(dir.path().join(format!("watch-{n}")))?;
+        watches.push(command.stdout(file).spawn()?);
+    }
+    let seen = |n: usize| std::fs::read_to_string(dir.path().join(format!("watch-{n}")));
+    kubectl.run(&["create", "configmap", "kept", "--from-literal=a=1"])?;
+    wait_for("every watch to see it", Duration::from_secs(20), || {
+        for n in 0..watches.len() {
+            ensure!(seen(n)?.contains("\"kept\""), "watch {n} saw {}", seen(n)?);
+        }
+        Ok(())
+    })?;
+    let status = server.process.terminate(Duration::from_secs(8))?;
+    ensure!(status.success(), "it ended with {status}: {}", server.process.log());
+    for (n, watch) in watches.iter_mut().enumerate() {
+        let status = watch.wait()?;
+        let all = seen(n)?;
+        let last = all.lines().last().unwrap_or_default();
+        ensure!(status.success() && last.contains("BOOKMARK"), "watch {n}: {status}, and last {last}");
+    }
+    drop(server);
+    let again = Tombolo::serve(dir.path())?;
+    ensure!(again.kubectl().run(&["get", "cm", "kept", "-o", "jsonpath={.data.a}"])? == "1");
+    Ok(())
 }
 
 #[test]
@@ -134,7 +203,7 @@ fn nothing_but_a_terminal_gets_colours() -> Result<()> {
 fn check_looks_at_the_machine_and_says_how_to_mend_it() -> Result<()> {
     let output = tombolo(&["check", "machine", "-o", "json"])?;
     let findings: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let findings = findings.as_array().expect("a list of findings");
+    let findings = findings["items"].as_array().expect("a list of findings");
     for what in ["root", "cgroups", "overlayfs", "nftables", "tun", "disk", "memory", "clock"] {
         ensure!(findings.iter().any(|f| f["what"] == what), "{what} was not looked at");
     }

@@ -29,13 +29,16 @@ pub struct Metrics {
     requests: Family<RequestLabels, Counter>,
     durations: Family<VerbLabel, Histogram>,
     watches: Open,
+    running: Open,
+    revision: Open,
+    memory: Open,
     registry: Registry,
 }
 
-/// Counts as an open watch until dropped.
-pub struct OpenWatch(Open);
+/// Counts as an open watch, or as a request under way, until dropped.
+pub struct Counted(Open);
 
-impl Drop for OpenWatch {
+impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();
     }
@@ -47,12 +50,19 @@ impl Metrics {
         let durations = Family::<VerbLabel, Histogram>::new_with_constructor(|| {
             Histogram::new(exponential_buckets(0.0005, 4.0, 8))
         });
-        let watches = Open::default();
+        let [watches, running, revision, memory] = std::array::from_fn(|_| Open::default());
         let mut registry = Registry::default();
         registry.register("apiserver_request", "Requests answered", requests.clone());
         registry.register("apiserver_request_duration_seconds", "Time to answer", durations.clone());
         registry.register("apiserver_open_watches", "Watches being served", watches.clone());
-        Arc::new(Self { requests, durations, watches, registry })
+        registry.register("apiserver_requests_running", "Requests being answered", running.clone());
+        registry.register("tombolo_store_revision", "Changes since the store was made", revision.clone());
+        registry.register(
+            "process_resident_memory_bytes",
+            "Memory of this process, shared pages included",
+            memory.clone(),
+        );
+        Arc::new(Self { requests, durations, watches, running, revision, memory, registry })
     }
 
     pub fn answered(&self, verb: &'static str, group: &str, resource: &str, code: u16, seconds: f64) {
@@ -63,15 +73,31 @@ impl Metrics {
         }
     }
 
-    pub fn open_watch(&self) -> OpenWatch {
+    pub fn open_watch(&self) -> Counted {
         self.watches.inc();
-        OpenWatch(self.watches.clone())
+        Counted(self.watches.clone())
     }
 
-    pub fn render(&self) -> String {
+    pub fn running(&self) -> Counted {
+        self.running.inc();
+        Counted(self.running.clone())
+    }
+
+    /// All of them in the text form of OpenMetrics. What is known elsewhere is looked up now.
+    pub fn render(&self, revision: u64) -> String {
+        self.revision.set(i64::try_from(revision).unwrap_or(i64::MAX));
+        self.memory.set(resident());
         let mut out = String::new();
         // Writing to a string cannot fail.
         let _ = prometheus_client::encoding::text::encode(&mut out, &self.registry);
         out
     }
+}
+
+/// From `/proc`; zero where there is none.
+fn resident() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kilobytes = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<i64>().ok());
+    kilobytes.unwrap_or_default() * 1024
 }

@@ -28,7 +28,8 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         ["healthz" | "livez" | "readyz", ..] => Ok(health(call)),
         ["version"] => Ok(version()),
         ["metrics"] => {
-            let text = call.app.metrics.render();
+            let revision = call.app.store.revision().await.map_err(|e| call.app.store_failure(e))?;
+            let text = call.app.metrics.render(revision);
             Ok(bytes_response(
                 StatusCode::OK,
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -278,6 +278,7 @@ impl Server {
         identity: Option<Arc<Identity>>,
     ) -> Response<Body> {
         let started = Instant::now();
+        let _running = self.app.metrics.running();
         let (mut parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or_default());
         let target = route::parse(&parts.method, parts.uri.path(), &query);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +18,7 @@ pub struct Process {
 impl Process {
     /// Starts `command`, with its output in `dir/<name>.log`.
     pub fn start(name: &str, mut command: Command, dir: &Path) -> Result<Self> {
+        std::fs::create_dir_all(dir)?;
         let log = dir.join(format!("{name}.log"));
         let file = File::options().create(true).append(true).open(&log)?;
         let child = command
@@ -50,6 +51,25 @@ impl Process {
             );
         }
         Ok(())
+    }
+
+    /// SIGTERM, and how it then ended; one that does not end in time is killed, and an error.
+    pub fn terminate(&mut self, patience: Duration) -> Result<ExitStatus> {
+        let asked = Command::new("kill").arg(self.child.id().to_string()).status()?;
+        if !asked.success() {
+            bail!("{} cannot be asked to end", self.name);
+        }
+        let deadline = Instant::now() + patience;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > deadline {
+                self.kill();
+                bail!("{} did not end within {patience:?}:\n{}", self.name, self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// SIGKILL, and waits until it is gone.

@@ -18,6 +18,46 @@ async fn nothing_but_health_and_version_is_open_to_strangers() {
 }
 
 #[tokio::test]
+async fn no_kind_can_be_read_or_written_by_a_stranger() {
+    let client = Client::new().await;
+    let stranger = Client { identity: None, ..client.clone() };
+    let mut versions = vec!["/api/v1".to_owned()];
+    for group in client.get("/apis").await.expect(200)["groups"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            versions.push(format!("/apis/{}", version["groupVersion"].as_str().unwrap()));
+        }
+    }
+    let mut tried = 0;
+    for version in versions {
+        for resource in client.get(&version).await.expect(200)["resources"].as_array().unwrap() {
+            let name = resource["name"].as_str().unwrap();
+            let (plural, sub) = name.split_once('/').map_or((name, None), |(p, s)| (p, Some(s)));
+            let scope = if resource["namespaced"] == true { "/namespaces/default" } else { "" };
+            let collection = format!("{version}{scope}/{plural}");
+            let one = match sub {
+                Some(sub) => format!("{collection}/x/{sub}"),
+                None => format!("{collection}/x"),
+            };
+            for (method, path) in [
+                (Method::GET, &collection),
+                (Method::POST, &collection),
+                (Method::DELETE, &collection),
+                (Method::GET, &one),
+                (Method::POST, &one),
+                (Method::PUT, &one),
+                (Method::PATCH, &one),
+                (Method::DELETE, &one),
+            ] {
+                let answer = stranger.send(method.clone(), path, "application/json", "{}").await;
+                assert_eq!(answer.code, 403, "{method} {path}: {}", answer.text);
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 800, "only {tried} requests were tried");
+}
+
+#[tokio::test]
 async fn a_right_takes_effect_with_the_next_request() {
     let client = Client::new().await;
     let user = client.acting("eve", &[]);

@@ -9,6 +9,7 @@ mod custom;
 mod kinds;
 mod limits;
 mod lists;
+mod operations;
 mod pods;
 mod services;
 mod watches;
