@@ -2,6 +2,7 @@
 
 mod bench;
 mod conformance;
+mod deny;
 mod docs;
 mod fixtures;
 mod fuzz;
@@ -28,6 +29,8 @@ enum Command {
     },
     /// Clippy on everything; warnings are errors in CI
     Lint,
+    /// Check licences, bans and sources of all dependencies against deny.toml
+    Deny,
     /// Install what the tests need and run all of them
     Test(test::Args),
     /// Build the real Kubernetes, etcd and Helm binaries that tests compare with
@@ -48,6 +51,7 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Fmt { check } => test::fmt(check),
         Command::Lint => test::lint(),
+        Command::Deny => deny::run(),
         Command::Test(args) => test::run(&args),
         Command::Fixtures => fixtures::ensure_all().map(drop),
         Command::Bench(args) => bench::run(&args),

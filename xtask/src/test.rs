@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::deny;
 use crate::fixtures::{self, Fixtures};
 use crate::run::{cargo, check, in_ci};
 
@@ -9,7 +10,7 @@ use crate::run::{cargo, check, in_ci};
 pub struct Args {
     /// Only tests whose name contains this
     filter: Option<String>,
-    /// Leave out the formatting and lint checks
+    /// Leave out the checks of formatting, dependencies and lints
     #[arg(long)]
     no_lint: bool,
 }
@@ -36,6 +37,7 @@ pub fn run(args: &Args) -> Result<()> {
     let fixtures = fixtures::ensure_all()?;
     if !args.no_lint {
         fmt(true)?;
+        deny::run()?;
         lint()?;
     }
     // The black-box tests drive the binary that users run.
