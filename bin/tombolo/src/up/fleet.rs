@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::{existing, network};
 
+const RECORD: &str = "fleet.json";
+const PARTIAL: &str = "fleet.json.partial";
+
 #[derive(Serialize, Deserialize, Default)]
 pub struct Fleet {
     pub members: Vec<Member>,
@@ -52,7 +55,7 @@ impl Fleet {
 
     /// The fleet in `dir`, if one was made there.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
-        let path = dir.join("fleet.json");
+        let path = dir.join(RECORD);
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -67,8 +70,8 @@ impl Fleet {
 
     /// Replaced in one step: who is interrupted here leaves the old record or the new one.
     pub fn save(&self) -> Result<()> {
-        let path = self.dir.join("fleet.json");
-        let partial = self.dir.join("fleet.json.partial");
+        let path = self.dir.join(RECORD);
+        let partial = self.dir.join(PARTIAL);
         fs::write(&partial, serde_json::to_vec_pretty(self)?)?;
         fs::rename(&partial, &path).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -214,11 +217,34 @@ impl Fleet {
                 );
             }
         }
-        network::remove_all().await?;
+        // A record that a reboot left behind says nothing about the namespaces of a later fleet elsewhere.
+        if network::is_of(&self.dir) {
+            network::remove(self.hosts().map(|member| (member.name.as_str(), member.number))).await?;
+        }
         if let Some(fault) = faults.into_iter().next() {
             return Err(fault);
         }
-        fs::remove_dir_all(&self.dir).with_context(|| format!("cannot remove {}", self.dir.display()))
+        self.remove_folder()
+    }
+
+    /// The record goes last, so that who is interrupted can try again; what others put into the folder stays.
+    fn remove_folder(&self) -> Result<()> {
+        let gone = |result: std::io::Result<()>, path: &Path| match result {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("cannot remove {}", path.display()))
+            }
+            _ => Ok(()),
+        };
+        for member in &self.members {
+            let folder = self.folder(member);
+            gone(fs::remove_dir_all(&folder), &folder)?;
+        }
+        for name in [PARTIAL, RECORD] {
+            let path = self.dir.join(name);
+            gone(fs::remove_file(&path), &path)?;
+        }
+        let _ = fs::remove_dir(&self.dir);
+        Ok(())
     }
 }
 

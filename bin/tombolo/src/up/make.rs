@@ -26,6 +26,7 @@ pub async fn make(fleet: &mut Fleet, args: &Args) -> Result<()> {
         .with_context(|| format!("cannot create {}", args.data_dir.display()))?;
     plan(fleet, args)?;
     fleet.save()?;
+    network::claim(&args.data_dir)?;
     wire(fleet, args).await?;
 
     let step = Step::start("processes");
@@ -72,10 +73,10 @@ fn plan(fleet: &mut Fleet, args: &Args) -> Result<()> {
         line.extend(["--netns".into(), network::namespace(&name)]);
         Member { name, role, tier: tier.into(), number, pid: None, args: line }
     };
-    fleet.members.push(host("hub".into(), Role::Hub, "hub", 10));
-    fleet.members.push(host("cloud".into(), Role::Site, "cloud", 11));
+    fleet.members.push(host("hub".into(), Role::Hub, "hub", network::FIRST));
+    fleet.members.push(host("cloud".into(), Role::Site, "cloud", network::FIRST + 1));
     for edge in 1..=args.sites {
-        fleet.members.push(host(format!("edge-{edge}"), Role::Site, "edge", 11 + edge));
+        fleet.members.push(host(format!("edge-{edge}"), Role::Site, "edge", network::FIRST + 1 + edge));
     }
     if let Some(link) = args.wan {
         let data = args.data_dir.join("wan").to_string_lossy().into_owned();

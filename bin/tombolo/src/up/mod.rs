@@ -65,7 +65,17 @@ pub async fn down(args: DownArgs) -> Result<()> {
             println!("The sample fleet is gone.");
         }
         None => {
-            network::remove_all().await?;
+            if let Some(other) = network::owner().filter(|other| *other != dir)
+                && Fleet::load(&other)?.is_some()
+            {
+                bail!(
+                    "there is no sample fleet in {}, but one in {}.\nNext: `tombolo down --data-dir {}`",
+                    dir.display(),
+                    other.display(),
+                    other.display()
+                );
+            }
+            network::remove_leftovers().await?;
             println!("There is no sample fleet in {}.", dir.display());
         }
     }
@@ -78,16 +88,26 @@ pub async fn up(mut args: Args) -> Result<()> {
     // Before anything is made, so that no signal finds us unprepared.
     let mut interrupt = Interrupt::listen()?;
     if let Some(mut fleet) = Fleet::load(&args.data_dir)? {
-        if fleet.hosts().all(|member| network::exists(&member.name)) && !fleet.members.is_empty() {
+        let there = fleet.hosts().all(|member| network::exists(&member.name)) && !fleet.members.is_empty();
+        if there && network::is_of(&args.data_dir) {
             return find(&mut fleet).await;
         }
         println!("Found the rest of an earlier fleet; removing it first.");
         fleet.remove().await?;
     }
     if network::in_use() {
+        let other = network::owner().unwrap_or_else(|| DATA_DIR.into());
         bail!(
-            "another sample fleet is up on this machine, in another folder than {}.\n\
-             Next: end it with `tombolo down --data-dir ITS-FOLDER`; plain `tombolo down` removes leftovers.",
+            "another sample fleet is up on this machine, in {}.\n\
+             Next: end it with `tombolo down --data-dir {}`",
+            other.display(),
+            other.display()
+        );
+    }
+    if std::fs::read_dir(&args.data_dir).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!(
+            "the folder {} is not empty, and nothing in it says that it is a sample fleet's.\n\
+             Next: give another with --data-dir",
             args.data_dir.display()
         );
     }

@@ -1,22 +1,28 @@
 //! The sample fleet's network: one bridge on this machine, and a network namespace per member behind it.
 //!
-//! Everything is made through netlink, because a fresh machine may have no `ip` tool. Names carry a prefix, so
-//! that `down` finds them without a record.
+//! Everything is made through netlink, because a fresh machine may have no `ip` tool. Names carry a prefix that nobody
+//! else uses, and a note outside the fleet's folder says whose they are: the names allow one fleet per machine.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use futures::TryStreamExt;
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tombolo_wan::Namespace;
 
-const BRIDGE: &str = "tombolo0";
-const PREFIX: &str = "tombolo-";
+const BRIDGE: &str = "tombolo-up0";
+const PREFIX: &str = "tombolo-up-";
+/// The folder of the machine's one fleet, gone after a reboot like the namespaces.
+const NOTE: &str = "/run/tombolo-up";
 /// From the range for benchmarks between networks (RFC 2544), which neither homes nor offices use.
 const NETWORK: [u8; 3] = [198, 19, 77];
 const PREFIX_LENGTH: u8 = 24;
+/// The numbers that members have: the hub, the cloud site, up to fifty edges.
+pub const FIRST: u8 = 10;
+const LAST: u8 = FIRST + 51;
 
 /// The address of the n-th member; the bridge itself is number 1.
 pub fn address(number: u8) -> Ipv4Addr {
@@ -31,6 +37,21 @@ pub fn namespace(member: &str) -> String {
 /// Whether a fleet's namespaces are there.
 pub fn in_use() -> bool {
     !Namespace::list(PREFIX).is_empty()
+}
+
+/// Notes whose the names are, before any of them is taken.
+pub fn claim(dir: &Path) -> Result<()> {
+    fs::write(NOTE, dir.as_os_str().as_encoded_bytes()).with_context(|| format!("cannot write {NOTE}"))
+}
+
+/// Whether the names are those of the fleet in `dir`, or nobody's.
+pub fn is_of(dir: &Path) -> bool {
+    owner().is_none_or(|owner| owner == dir)
+}
+
+/// The folder of the fleet that has the names.
+pub fn owner() -> Option<PathBuf> {
+    fs::read_to_string(NOTE).ok().map(PathBuf::from)
 }
 
 /// Makes the bridge, if it is not there.
@@ -67,7 +88,7 @@ pub async fn set_cable(number: u8, up: bool) -> Result<()> {
 }
 
 fn cable(number: u8) -> String {
-    format!("tombolo{number}")
+    format!("tombolo-up{number}")
 }
 
 /// Whether a member's namespace is there; none outlives a reboot.
@@ -116,24 +137,37 @@ async fn configure_inside(number: u8) -> Result<()> {
     Ok(())
 }
 
-/// Removes what was made; what is gone already is fine.
-pub async fn remove_all() -> Result<()> {
-    for name in Namespace::list(PREFIX) {
-        Namespace::remove(&name)?;
+/// Removes the namespaces and cables of these members, and the bridge; what is gone already is fine.
+pub async fn remove<'a>(members: impl Iterator<Item = (&'a str, u8)>) -> Result<()> {
+    let mut links = vec![BRIDGE.to_owned()];
+    for (name, number) in members {
+        if !name.is_empty() {
+            Namespace::remove(&namespace(name))?;
+        }
+        links.push(cable(number));
     }
     let handle = connect()?;
-    let mut links = handle.link().get().execute();
-    while let Some(link) = links.try_next().await? {
-        let ours = link.attributes.iter().any(|attribute| {
-            matches!(attribute, rtnetlink::packet_route::link::LinkAttribute::IfName(name)
-                if name.strip_prefix("tombolo").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_digit())))
-        });
-        if ours {
-            // A cable goes with its namespace, maybe while we look at it.
-            let _ = handle.link().del(link.header.index).execute().await;
+    for link in links {
+        // A cable goes with its namespace, maybe while we look at it.
+        if let Ok(index) = index(&handle, &link).await {
+            let _ = handle.link().del(index).execute().await;
         }
     }
-    Ok(())
+    match fs::remove_file(NOTE) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {NOTE}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes what a fleet without a record left.
+pub async fn remove_leftovers() -> Result<()> {
+    let names = Namespace::list(PREFIX);
+    let members = names.iter().filter_map(|name| name.strip_prefix(PREFIX));
+    // Which cable was whose is not known any more; these are all there can be.
+    let cables = (FIRST..=LAST).map(|number| ("", number));
+    remove(members.map(|name| (name, FIRST)).chain(cables)).await
 }
 
 fn connect() -> Result<Handle> {

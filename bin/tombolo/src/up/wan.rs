@@ -12,7 +12,7 @@ use tombolo_wan::{Link, Namespace, Relay};
 
 use super::network;
 
-const DEVICE: &str = "tombolo-wan";
+const DEVICE: &str = "tombolo-up-wan";
 
 /// Carry packets between network namespaces, late and with losses (started by `tombolo up --wan`)
 #[derive(clap::Args)]

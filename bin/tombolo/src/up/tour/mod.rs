@@ -61,10 +61,11 @@ pub async fn run(args: Args) -> Result<()> {
         dir_flag: show::data_dir_flag(fleet.dir()),
         fleet,
     };
-    stage
-        .settled()
-        .await
-        .context("the sample application must be up for the tour; `tombolo place hello` shows it")?;
+    tokio::select! {
+        settled = stage.settled() => settled
+            .context("the sample application must be up for the tour; `tombolo place hello` shows it")?,
+        () = interrupt.caught() => return Err(Interrupted.into()),
+    }
     for (number, step) in steps::ALL.iter().enumerate() {
         println!("{}\n{}\n", emphasis(&format!("{}. {}", number + 1, step.title)), step.about);
         if !args.yes && !enter(&mut interrupt).await? {
