@@ -5,6 +5,7 @@ use std::io::IsTerminal;
 use anyhow::Result;
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -61,13 +62,28 @@ impl Table {
 }
 
 impl Output {
-    /// Prints `items` as asked. `names` gives `kind/name` for `-o name`.
-    pub fn print<T: Serialize>(self, table: &Table, items: &[T], names: impl Fn(&T) -> String) -> Result<()> {
+    /// Prints Kubernetes objects as asked; as JSON and YAML they are a `List`, as kubectl's are. `names` gives
+    /// `kind/name` for `-o name`.
+    pub fn objects<T: Serialize>(
+        self,
+        table: &Table,
+        items: &[T],
+        names: impl Fn(&T) -> String,
+    ) -> Result<()> {
+        self.print(table, json!({"apiVersion": "v1", "kind": "List", "items": items}), items, names)
+    }
+
+    /// Prints what is not kept in the API; as JSON and YAML it is an object with `items`, as a list of objects is.
+    pub fn rows<T: Serialize>(self, table: &Table, items: &[T], names: impl Fn(&T) -> String) -> Result<()> {
+        self.print(table, json!({"items": items}), items, names)
+    }
+
+    fn print<T>(self, table: &Table, list: Value, items: &[T], names: impl Fn(&T) -> String) -> Result<()> {
         match self.output {
             Format::Table => print!("{}", table.render(false)),
             Format::Wide => print!("{}", table.render(true)),
-            Format::Json => println!("{}", serde_json::to_string_pretty(items)?),
-            Format::Yaml => print!("{}", serde_yaml_ng::to_string(items)?),
+            Format::Json => println!("{}", serde_json::to_string_pretty(&list)?),
+            Format::Yaml => print!("{}", serde_yaml_ng::to_string(&list)?),
             Format::Name => items.iter().for_each(|item| println!("{}", names(item))),
         }
         Ok(())

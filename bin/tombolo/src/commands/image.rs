@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
+use serde_json::json;
 use tombolo_node::image::{Registries, Store};
 
 use crate::output::{Output, Table, bytes};
@@ -75,7 +76,11 @@ pub async fn run(args: Args) -> Result<()> {
                 let id: String = image.id.trim_start_matches("sha256:").chars().take(12).collect();
                 table.row(vec![names.join(" "), id, bytes(i64::try_from(image.size).unwrap_or(i64::MAX))]);
             }
-            output.print(&table, &found, |(image, _)| image.id.clone())?;
+            let rows: Vec<_> = found
+                .iter()
+                .map(|(image, names)| json!({"names": names, "id": image.id, "size": image.size}))
+                .collect();
+            output.rows(&table, &rows, |row| row["id"].as_str().unwrap_or_default().to_owned())?;
         }
         Action::Rm { reference } => {
             store.remove(&reference)?;

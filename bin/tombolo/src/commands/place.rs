@@ -56,7 +56,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
             applied.map_or_else(String::new, |c| c.message.clone()),
         ]);
     }
-    args.output.print(&table, &works, |work| {
+    args.output.objects(&table, &works, |work| {
         let at = |part: &Option<String>| part.clone().unwrap_or_default();
         format!("{}/{}", at(&work.metadata.namespace), at(&work.metadata.name))
     })

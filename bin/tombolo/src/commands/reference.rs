@@ -37,7 +37,7 @@ Every command, with every flag. `tombolo COMMAND --help` shows the same.
 
 - **Which cluster**: client commands find theirs as kubectl does: `--kubeconfig`, else `KUBECONFIG` (several files with `:`), else
   `~/.kube/config`, and last the hub of `tombolo up`; `--context` chooses in it.
-- **Output**: listing commands take `-o table|wide|json|yaml|name`. Colour is used on a terminal only, and not when `NO_COLOR` is set.
+- **Output**: listing commands take `-o table|wide|json|yaml|name`. As JSON and YAML a list is an object with `items`; where the items are Kubernetes objects it is a `List`, as kubectl gives it. Colour is used on a terminal only, and not when `NO_COLOR` is set.
 - **Exit codes**: 0 done; 1 `tombolo check` found something wrong; 2 not done, or the command line was wrong; 130 interrupted.
 - **Logs** go to standard error; `RUST_LOG` sets their level (default `warn,tombolo=info`).
 

@@ -60,7 +60,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
 async fn list(client: kube::Client, output: Output) -> Result<()> {
     let sites: Api<Site> = Api::all(client);
     let sites = sites.list(&ListParams::default()).await.context("cannot list sites: is this a hub?")?.items;
-    output.print(&table(&sites), &sites, |site| {
+    output.objects(&table(&sites), &sites, |site| {
         format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or(""))
     })
 }

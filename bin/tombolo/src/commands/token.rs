@@ -176,9 +176,12 @@ async fn list(hub: &Connected, output: Output) -> Result<()> {
     // The secret part is not printed again, in no format.
     let ids: Vec<_> = found
         .iter()
-        .map(|s| json!({"id": field(s, "token-id"), "expires": field(s, "expiration")}))
+        .map(|s| {
+            let uses = field(s, USES_KEY).parse::<u32>().ok();
+            json!({"id": field(s, "token-id"), "expires": field(s, "expiration"), "usesLeft": uses})
+        })
         .collect();
-    output.print(&table, &ids, |id| id["id"].as_str().unwrap_or_default().to_owned())
+    output.rows(&table, &ids, |id| id["id"].as_str().unwrap_or_default().to_owned())
 }
 
 fn duration(text: &str) -> Result<Duration> {

@@ -52,7 +52,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
             status.latency.unwrap_or_else(|| "-".into()),
         ]);
     }
-    args.output.print(&table, &sites, |site| {
+    args.output.objects(&table, &sites, |site| {
         format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or(""))
     })
 }

@@ -91,7 +91,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
             finding.found.clone(),
         ]);
     }
-    args.output.print(&table, &findings, |finding| finding.what.to_owned())?;
+    args.output.rows(&table, &findings, |finding| finding.what.to_owned())?;
     let bad: Vec<_> = findings.iter().filter(|f| f.state != State::Ok).collect();
     if matches!(args.output.output, Format::Table | Format::Wide) {
         if bad.is_empty() {
