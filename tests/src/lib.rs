@@ -1,5 +1,6 @@
 //! What black-box tests share. The tests themselves live in `tests/`.
 
+pub mod chart;
 pub mod kubectl;
 pub mod site;
 pub mod soak;

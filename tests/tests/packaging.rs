@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use tombolo_testkit::{
     Fixture, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
 };
+use tombolo_tests::chart::{self, Ticket, helm};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -51,19 +52,6 @@ fn systemd_takes_the_units_and_the_program_takes_their_flags() -> Result<()> {
     Ok(())
 }
 
-fn helm(kubeconfig: &Path, args: &[&str]) -> Result<String> {
-    let output = Command::new(Fixture::Helm.must())
-        .args(args)
-        .arg("--kubeconfig")
-        .arg(kubeconfig)
-        .env("HELM_CACHE_HOME", kubeconfig.with_extension("helm"))
-        .output()?;
-    let text =
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "helm {}: {text}", args.join(" "));
-    Ok(text)
-}
-
 #[test]
 fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs() -> Result<()> {
     if !require(&[
@@ -75,7 +63,7 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
     ]) {
         return Ok(());
     }
-    let chart = root().join("charts/tombolo").display().to_string();
+    let chart = chart::folder();
     // `edit` is put together by a controller; without it, it allows nothing.
     let controllers = Some("clusterrole-aggregation-controller".to_owned());
     let member = Upstream::start(&UpstreamOptions { controllers, ..UpstreamOptions::default() })?;
@@ -100,12 +88,10 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
         .arg(&hub.kubeconfig)
         .output()?;
     let join = String::from_utf8(output.stdout)?;
-    let words: Vec<_> = join.split_whitespace().collect();
-    let after =
-        |flag: &str| words.iter().skip_while(|word| **word != flag).nth(1).copied().unwrap_or_default();
-    let (url, token, ca_hash) = (words[2], after("--token"), after("--ca-hash"));
+    let ticket = Ticket::read(&join)?;
     let values = format!(
-        "hub.enabled=true,hub.url=https://hub.example.com:6443,agent.enabled=true,agent.hub={url},agent.token={token},agent.caHash={ca_hash},agent.name=madrid,agent.labels.rack=7"
+        "hub.enabled=true,hub.url=https://hub.example.com:6443,{},agent.labels.rack=7",
+        ticket.values("madrid")
     );
     let said =
         helm(&member.kubeconfig, &["install", "t", &chart, "--namespace", "default", "--set", &values])?;
@@ -137,8 +123,8 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
         .args(&args)
         .arg("--kubeconfig")
         .arg(&config)
-        .env("TOMBOLO_TOKEN", token)
-        .env("TOMBOLO_CA_HASH", ca_hash);
+        .env("TOMBOLO_TOKEN", &ticket.token)
+        .env("TOMBOLO_CA_HASH", &ticket.ca_hash);
     let mut agent = Process::start("agent", command, dir.path())?;
     let at_hub = hub.kubectl();
     wait_for("madrid to join", Duration::from_secs(60), || {
@@ -153,6 +139,24 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
     kubectl
         .until(&["get", "configmap"], "note", Duration::from_secs(60))
         .with_context(|| at_hub.run(&["get", "works", "-A", "-o", "wide"]).unwrap_or_default())?;
+    // It may look at what is placed and at nothing else, and it changes things as the hub's user only.
+    let agent_may = |verb: &str, what: &str| -> Result<bool> {
+        let user = "--as=system:serviceaccount:default:t-agent";
+        let output = kubectl.command(&["auth", "can-i", verb, what, user, "-A"]).output()?;
+        Ok(output.status.success())
+    };
+    for (verb, what, wanted) in [
+        ("list", "deployments.apps", true),
+        ("watch", "nodes", true),
+        ("delete", "deployments.apps", false),
+        ("create", "namespaces", false),
+        ("list", "clusterroles.rbac.authorization.k8s.io", false),
+        ("impersonate", "groups", false),
+        ("impersonate", "users/tombolo-hub", true),
+        ("impersonate", "users/admin", false),
+    ] {
+        ensure!(agent_may(verb, what)? == wanted, "{verb} {what} is not {wanted}");
+    }
     at_hub.run(&["delete", "configmap", "note"])?;
     wait_for("the note to go", Duration::from_secs(60), || {
         ensure!(!kubectl.run(&["get", "configmap"])?.contains("note"), "{}", agent.log());

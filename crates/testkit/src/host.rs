@@ -109,6 +109,11 @@ impl Host {
         Ok(self.namespace.run(work)?)
     }
 
+    /// The network namespace that it is.
+    pub fn netns(&self) -> &str {
+        self.namespace.name()
+    }
+
     pub fn url(&self) -> String {
         format!("https://{}:6443", self.address)
     }

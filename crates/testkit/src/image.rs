@@ -95,11 +95,16 @@ impl Image {
 
     /// A program of this machine with the libraries that it needs, at the same places.
     pub fn program(&mut self, path: &str) -> Result<&mut Self> {
-        let listed = Command::new("ldd").arg(path).output().context("could not start ldd")?;
+        self.libraries(Path::new(path))?;
+        let content = fs::read(path).with_context(|| format!("cannot read {path}"))?;
+        self.file(path.trim_start_matches('/'), 0o755, &content)
+    }
+
+    /// The libraries that a program needs, where it looks for them.
+    pub fn libraries(&mut self, program: &Path) -> Result<&mut Self> {
+        let listed = Command::new("ldd").arg(program).output().context("could not start ldd")?;
         let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-        let libraries =
-            listed.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/')));
-        for file in libraries.chain([path]) {
+        for file in listed.lines().filter_map(|line| line.split_whitespace().find(|w| w.starts_with('/'))) {
             let content = fs::read(file).with_context(|| format!("cannot read {file}"))?;
             self.file(file.trim_start_matches('/'), 0o755, &content)?;
         }

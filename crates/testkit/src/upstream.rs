@@ -29,6 +29,8 @@ pub struct Upstream {
 }
 
 const TOKEN: &str = "admin-token";
+/// What `default/kubernetes` gets of the range below.
+const API_SERVICE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 
 impl Upstream {
     pub fn start(options: &UpstreamOptions) -> Result<Self> {
@@ -43,10 +45,15 @@ impl Upstream {
     /// A control plane with certificates of an authority of its own: nodes can prove who they are, and the API server proves
     /// to them who it is.
     pub fn start_with_certificates(options: &UpstreamOptions) -> Result<(Self, Pki)> {
+        Self::start_with_certificates_at(Ipv4Addr::LOCALHOST, options)
+    }
+
+    /// The same at an address of the calling thread's network. Pods know the authority, and the API server by its Service.
+    pub fn start_with_certificates_at(address: Ipv4Addr, options: &UpstreamOptions) -> Result<(Self, Pki)> {
         let mut made = None;
-        let upstream = Self::start_with(Ipv4Addr::LOCALHOST, options, |dir| {
+        let upstream = Self::start_with(address, options, |dir| {
             let pki = Pki::new(dir)?;
-            let serving = pki.server("serving", &[[127, 0, 0, 1].into()])?;
+            let serving = pki.server("serving", &[address.into(), API_SERVICE.into()])?;
             let kubelets = pki.client("kubelet-client", "kube-apiserver-kubelet-client", "system:masters")?;
             let file = |path: &Path| path.display().to_string();
             let args = [
@@ -140,6 +147,10 @@ pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -
         let key = dir.join("sa.key");
         if key.exists() {
             command.arg("--service-account-private-key-file").arg(key);
+        }
+        let authority = dir.join("ca.crt");
+        if authority.exists() {
+            command.arg("--root-ca-file").arg(authority);
         }
         if options.lift_limits {
             command.args(["--kube-api-qps", "5000", "--kube-api-burst", "5000"]);

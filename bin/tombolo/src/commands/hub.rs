@@ -37,7 +37,8 @@ pub struct Args {
     url: Option<String>,
 }
 
-pub async fn run(args: Args) -> Result<()> {
+pub async fn run(mut args: Args) -> Result<()> {
+    args.start.tls_san.extend(args.url.as_deref().and_then(host_of));
     let mut config = start::configure(&args.start).await?;
     let lease = Duration::from_secs(args.lease_seconds);
     // Tunnels need the server, and the server needs the tunnels: the cell is filled before anything can connect.
@@ -66,13 +67,18 @@ pub async fn run(args: Args) -> Result<()> {
     tokio::spawn(tombolo_workload::run(start::client(&server, "system:tombolo:controllers"), options));
 
     let address = start::listen(&server, &args.start).await?;
-    let quic_port = listen_quic(&server, &tunnels, SocketAddr::new(args.start.listen.ip(), address.port()));
+    let quic_port = listen_quic(
+        &server,
+        &tunnels,
+        SocketAddr::new(args.start.listen.ip(), address.port()),
+        &args.start.tls_san,
+    );
     let url = args.url.clone().unwrap_or_else(|| format!("https://{address}"));
     let mut fleet = FleetConfig::new(
         start::client(&server, "system:tombolo:fleet"),
         ca.certificate.clone(),
         ca.key.clone(),
-        url,
+        url.clone(),
         tunnels,
     );
     fleet.lease = lease;
@@ -80,6 +86,8 @@ pub async fn run(args: Args) -> Result<()> {
     fleet.approval = if args.approve_sites { Approval::Person } else { Approval::Token };
     fleet.quic_port = quic_port;
     fleet.elect = matches!(args.start.store, start::StoreChoice::Etcd(_));
+    // Of several replicas, another one may have written its own address.
+    let told = if fleet.elect { String::new() } else { url };
     fleet.replica = address.to_string();
     fleet.shutdown = stop.clone();
     if fleet.elect {
@@ -94,19 +102,28 @@ pub async fn run(args: Args) -> Result<()> {
         }
     });
     let own = start::client(&server, "system:tombolo:site");
-    until_joinable(&own).await?;
+    until_joinable(&own, &told).await?;
     let identity = identity(&own).await?;
     tokio::spawn(ties::run(own, server.clone(), identity, stop.clone()));
     start::ready(&server, "hub", address, &args.start)?;
     start::run_until_asked(&server, stop).await
 }
 
-/// Waits for what the first site to join will ask for.
-async fn until_joinable(hub: &kube::Client) -> Result<()> {
+/// The host of an address such as `https://hub.example.com:6443`, for certificates.
+fn host_of(url: &str) -> Option<String> {
+    let uri: http::Uri = url.parse().ok()?;
+    Some(uri.host()?.trim_matches(['[', ']']).to_owned())
+}
+
+/// Waits for what the first site to join will ask for: where the hub is. An earlier start may have told another address.
+async fn until_joinable(hub: &kube::Client, url: &str) -> Result<()> {
     let info: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
         kube::Api::namespaced(hub.clone(), "kube-public");
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    while info.get_opt("cluster-info").await?.is_none() {
+    let tells = |info: k8s_openapi::api::core::v1::ConfigMap| {
+        info.data.unwrap_or_default().get("kubeconfig").is_some_and(|text| text.contains(url))
+    };
+    while !info.get_opt("cluster-info").await?.is_some_and(tells) {
         anyhow::ensure!(
             tokio::time::Instant::now() < deadline,
             "the fleet's controllers did not start; the log says why"
@@ -125,10 +142,18 @@ async fn identity(hub: &kube::Client) -> Result<Option<String>> {
 }
 
 /// Sites that cannot use UDP come through the API port instead, so a taken port is no reason to stop.
-fn listen_quic(server: &Server, tunnels: &TunnelHub, address: SocketAddr) -> Option<u16> {
+fn listen_quic(server: &Server, tunnels: &TunnelHub, address: SocketAddr, sans: &[String]) -> Option<u16> {
     let listening = || -> Result<quinn::Endpoint> {
-        let names = ["localhost".to_owned()];
-        let certificate = server.server_certificate(&names, &[address.ip(), [127, 0, 0, 1].into()])?;
+        // Known by the same names as the API: sites dial both.
+        let mut names = vec!["localhost".to_owned()];
+        let mut addresses = vec![address.ip(), [127, 0, 0, 1].into()];
+        for san in sans {
+            match san.parse() {
+                Ok(ip) => addresses.push(ip),
+                Err(_) => names.push(san.clone()),
+            }
+        }
+        let certificate = server.server_certificate(&names, &addresses)?;
         let ca = server.ca().certificate.as_bytes();
         let tls =
             tombolo_tunnel::tls::server(certificate.certificate.as_bytes(), certificate.key.as_bytes(), ca)?;
