@@ -2,9 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{Fixture, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require};
+use tombolo_testkit::{
+    Fixture, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require, wait_for,
+};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository is there")
@@ -309,4 +312,122 @@ fn the_commands_for_an_edge_box_and_for_backups_run() -> Result<()> {
     let without_systemd = [("systemctl stop tombolo-hub", "true"), ("systemctl start tombolo-hub", "true")];
     let replace: Vec<_> = replace.into_iter().chain(without_systemd).collect();
     run("operate/backup.md", &replace, None)
+}
+
+#[test]
+fn the_commands_for_high_availability_run() -> Result<()> {
+    if !require(&[Fixture::Kubectl, Fixture::Etcd]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let etcd = format!("127.0.0.1:{}", free_port());
+    let url = format!("http://{etcd}");
+    let mut command = Command::new(Fixture::Etcd.must());
+    command.arg("--data-dir").arg(dir.path().join("etcd")).args(["--log-level", "error"]);
+    command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+    command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{}", free_port())]);
+    let _etcd = Process::start("etcd", command, dir.path())?;
+    wait_for("etcd to listen", Duration::from_secs(30), || {
+        Ok(std::net::TcpStream::connect(&etcd).map(drop)?)
+    })?;
+    // Two machines on one: other folders and ports.
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (a, b) = (at("a"), at("b"));
+    let (port_a, port_b) = (free_port(), free_port());
+    let second = format!("{b} --listen 127.0.0.1:{port_b}");
+    let second_config = format!("{b}/admin.kubeconfig get configmap told");
+    let first_address = format!("127.0.0.1:{port_a}");
+    let replace = [
+        ("/var/lib/tombolo/hub --listen 192.0.2.12:6443", second.as_str()),
+        ("/var/lib/tombolo/hub/admin.kubeconfig get configmap told", &second_config),
+        ("/var/lib/tombolo/hub", &a),
+        ("192.0.2.11:6443", &first_address),
+        ("http://192.0.2.21:2379,http://192.0.2.22:2379,http://192.0.2.23:2379", &url),
+    ];
+    run("howto/high-availability.md", &replace, None)
+}
+
+/// A hub of which a command on a page says that it is restarted.
+struct Restarted {
+    dir: tempfile::TempDir,
+}
+
+impl Restarted {
+    /// systemd's part, for a machine that has none: the program of this folder, with one and the same address.
+    const SCRIPT: &str = "#!/bin/bash\ncd \"$(dirname \"$0\")\"\n[ -e pid ] && kill \"$(cat pid)\" && while kill -0 \"$(cat pid)\" 2>/dev/null; do sleep 0.1; done\nrm -f hub/admin.kubeconfig\nsetsid bin/tombolo hub --data-dir hub --listen ADDRESS >log 2>&1 &\necho $! >pid\nfor _ in $(seq 100); do [ -e hub/admin.kubeconfig ] && exit 0; sleep 0.1; done\ncat log\nexit 1\n";
+
+    fn start() -> Result<Self> {
+        let dir = tempfile::tempdir()?;
+        std::fs::create_dir(dir.path().join("bin"))?;
+        std::fs::copy(cargo_binary("tombolo"), dir.path().join("bin/tombolo"))?;
+        let address = format!("127.0.0.1:{}", free_port());
+        std::fs::write(dir.path().join("restart"), Self::SCRIPT.replace("ADDRESS", &address))?;
+        let hub = Self { dir };
+        let started = Command::new("bash").arg(hub.at("restart")).output()?;
+        ensure!(started.status.success(), "{}", String::from_utf8_lossy(&started.stdout));
+        Ok(hub)
+    }
+
+    fn at(&self, name: &str) -> String {
+        self.dir.path().join(name).display().to_string()
+    }
+
+    fn pid(&self) -> String {
+        std::fs::read_to_string(self.at("pid")).unwrap_or_default().trim().to_owned()
+    }
+}
+
+impl Drop for Restarted {
+    fn drop(&mut self) {
+        let _ = Command::new("kill").args(["-KILL", &self.pid()]).status();
+    }
+}
+
+#[test]
+fn the_commands_for_upgrades_run() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let hub = Restarted::start()?;
+    let before = hub.pid();
+    let kubectl = tombolo_testkit::Kubectl::new(Path::new(&hub.at("hub/admin.kubeconfig")));
+    kubectl.run(&["create", "configmap", "kept", "--from-literal=a=1"])?;
+    let new = cargo_binary("tombolo").display().to_string();
+    let restart = format!("bash {}", hub.at("restart"));
+    let replace = [
+        (
+            "install -m 755 tombolo /usr/local/bin/tombolo",
+            &*format!("install -m 755 {new} {}", hub.at("bin/tombolo")),
+        ),
+        ("systemctl restart tombolo-hub", &restart),
+        ("/var/lib/tombolo/hub", &hub.at("hub")),
+        ("/backup/before", &hub.at("before")),
+    ];
+    run("operate/upgrade.md", &replace, None)?;
+    ensure!(hub.pid() != before, "nothing was restarted");
+    ensure!(kubectl.run(&["get", "cm", "kept", "-o", "jsonpath={.data.a}"])? == "1");
+    Ok(())
+}
+
+#[test]
+fn the_commands_for_trouble_run() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let site = Tombolo::start("site", dir.path(), &["--listen", "127.0.0.1:0", "--name", "harbour"])?;
+    let line = tombolo_testkit::tombolo(&hub.kubeconfig, &["token", "create"])?;
+    let ticket = tombolo_tests::chart::Ticket::read(&line)?;
+    let join = ["join", &ticket.url, "--token", &ticket.token, "--ca-hash", &ticket.ca_hash];
+    tombolo_testkit::tombolo(&site.kubeconfig, &[&join[..], &["--name", "harbour"]].concat())?;
+    let kubectl = hub.kubectl();
+    kubectl.until(&["get", "sites"], "True", Duration::from_secs(60))?;
+    kubectl.run(&["create", "deployment", "web", "--image=example.com/web"])?;
+    let kubeconfig = site.kubeconfig.display().to_string();
+    let replace = [
+        ("/var/lib/tombolo/site/admin.kubeconfig", kubeconfig.as_str()),
+        ("https://192.0.2.10:6443", &ticket.url),
+    ];
+    run("operate/trouble.md", &replace, Some(&hub.kubeconfig))
 }
