@@ -38,6 +38,9 @@ pub struct Metrics {
 /// Counts as an open watch, or as a request under way, until dropped.
 pub struct Counted(Open);
 
+/// One that a watch holds.
+pub type OpenWatch = Counted;
+
 impl Drop for Counted {
     fn drop(&mut self) {
         self.0.dec();

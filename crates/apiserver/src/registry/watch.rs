@@ -42,7 +42,7 @@ struct Stream {
     stop: Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
     columns_sent: bool,
     /// Held as long as the stream lives: what the metrics count.
-    _open: crate::metrics::Counted,
+    _open: crate::metrics::OpenWatch,
 }
 
 pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
