@@ -19,6 +19,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("wan", &[]),
 ];
 
+/// They are a workspace of their own, which nothing else builds.
+#[test]
+fn the_fuzz_programs_and_their_lock_file_are_in_order() {
+    let cargo = std::env::var_os("CARGO").expect("cargo runs this test");
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/Cargo.toml");
+    let output = Command::new(cargo)
+        .args(["metadata", "--locked", "--format-version=1", "--manifest-path", manifest])
+        .output()
+        .expect("cargo metadata runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn dependency_arrows_point_one_way() {
     let cargo = std::env::var_os("CARGO").expect("cargo runs this test");
