@@ -47,7 +47,7 @@ enum Action {
         output: Output,
     },
     /// Remove an image
-    #[command(after_help = "Example:\n  tombolo image rm example.com/app:1")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  tombolo image rm example.com/app:1")]
     Rm {
         /// The image, by name or id
         reference: String,

@@ -48,7 +48,7 @@ enum Action {
         output: Output,
     },
     /// Make a token useless
-    #[command(after_help = "Example:\n  tombolo token delete abcdef")]
+    #[command(visible_alias = "remove", after_help = "Example:\n  tombolo token delete abcdef")]
     Delete {
         /// The part of the token before the dot
         id: String,
