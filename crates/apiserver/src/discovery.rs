@@ -16,7 +16,10 @@ use crate::server::Call;
 pub async fn handle(call: &mut Call, parts: &[&str]) -> Result<Response<Body>> {
     let app = call.app.clone();
     let definitions = app.registry.definitions(&app).await?;
-    let rows = all_rows(&definitions);
+    let mut rows = all_rows(&definitions);
+    if app.usage.is_some() {
+        rows.extend(crate::usage::rows());
+    }
     let document = match parts {
         ["api"] | ["apis"] if wants_aggregated(call) => {
             let document = discovery::aggregated(&rows, parts[0] == "api");

@@ -11,7 +11,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::bootstrap::keys::{KeyError, Keys};
+use crate::bootstrap::keys::{CLIENT_LIFE, InTime, KeyError, Keys};
 use crate::pods::{ConnectError, NodeStreams, PodConnector, PodStream, Upstream};
 use crate::registry::write;
 
@@ -21,27 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Dials kubelets with a client certificate of its own.
 pub struct Kubelet {
-    connector: tokio_rustls::TlsConnector,
+    connector: InTime<tokio_rustls::TlsConnector>,
     streams: Option<Arc<dyn NodeStreams>>,
 }
 
 impl Kubelet {
     pub fn new(keys: &Keys, streams: Option<Arc<dyn NodeStreams>>) -> Result<Self, KeyError> {
-        let client = keys.client_certificate("kube-apiserver-kubelet-client", &["system:masters"])?;
-        let damaged = |e: &dyn std::fmt::Display| KeyError::Damaged(e.to_string());
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let chain = CertificateDer::pem_slice_iter(client.certificate.as_bytes())
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| damaged(&e))?;
-        let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).map_err(|e| damaged(&e))?;
-        let config = rustls::ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| damaged(&e))?
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyKubelet(provider)))
-            .with_client_auth_cert(chain, key)
-            .map_err(|e| damaged(&e))?;
-        Ok(Self { connector: Arc::new(config).into(), streams })
+        let keys = keys.clone();
+        Ok(Self { connector: InTime::new(CLIENT_LIFE, move || connector(&keys))?, streams })
     }
 
     pub async fn to_node(
@@ -75,19 +62,59 @@ impl Kubelet {
         let stream = dial(address, port).await.map_err(unreachable)?;
         let server = ServerName::try_from(address.to_owned())
             .map_err(|e| ConnectError::Unreachable(format!("node {name} has the address {address}: {e}")))?;
-        let secured = tokio::time::timeout(PATIENCE, self.connector.connect(server, stream)).await;
+        let secured = tokio::time::timeout(PATIENCE, self.connector.get().connect(server, stream)).await;
         let stream =
             secured.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(unreachable)?;
         Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
     }
 }
 
-/// A plain connection to an address inside the cluster.
-pub async fn plain(address: &str, port: u16, path_and_query: String) -> Result<Upstream, ConnectError> {
-    let stream = dial(address, port)
-        .await
-        .map_err(|e| ConnectError::Unreachable(format!("cannot reach {address}:{port}: {e}")))?;
-    Ok(Upstream { stream: Box::new(stream), path_and_query, headers: HeaderMap::new() })
+fn connector(keys: &Keys) -> Result<tokio_rustls::TlsConnector, KeyError> {
+    let client = keys.client_certificate("kube-apiserver-kubelet-client", &["system:masters"])?;
+    let damaged = |e: &dyn std::fmt::Display| KeyError::Damaged(e.to_string());
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let chain = CertificateDer::pem_slice_iter(client.certificate.as_bytes())
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|e| damaged(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(client.key.as_bytes()).map_err(|e| damaged(&e))?;
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| damaged(&e))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyKubelet(provider)))
+        .with_client_auth_cert(chain, key)
+        .map_err(|e| damaged(&e))?;
+    Ok(Arc::new(config).into())
+}
+
+/// A connection to an address inside the cluster, with TLS if asked. Whose certificate it is says nothing here: pods have
+/// what they like, and upstream does not look either.
+pub async fn plain(
+    address: &str,
+    port: u16,
+    tls: bool,
+    path_and_query: String,
+) -> Result<Upstream, ConnectError> {
+    let unreachable =
+        |e: &dyn std::fmt::Display| ConnectError::Unreachable(format!("cannot reach {address}:{port}: {e}"));
+    let stream = dial(address, port).await.map_err(|e| unreachable(&e))?;
+    let headers = HeaderMap::new();
+    if !tls {
+        return Ok(Upstream { stream: Box::new(stream), path_and_query, headers });
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| unreachable(&e))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyKubelet(provider)))
+        .with_no_client_auth();
+    let name = ServerName::try_from(address.to_owned()).map_err(|e| unreachable(&e))?;
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let secured = tokio::time::timeout(PATIENCE, connector.connect(name, stream)).await;
+    let stream =
+        secured.unwrap_or_else(|_| Err(std::io::ErrorKind::TimedOut.into())).map_err(|e| unreachable(&e))?;
+    Ok(Upstream { stream: Box::new(stream), path_and_query, headers })
 }
 
 async fn dial(address: &str, port: u16) -> std::io::Result<TcpStream> {
@@ -155,7 +182,7 @@ async fn to_pod(request: &PodStream) -> Result<Upstream, ConnectError> {
     let first = request.pod.pointer("/spec/containers/0/ports/0/containerPort").and_then(Value::as_u64);
     let port = port.or(first.map(|p| p as u16)).unwrap_or(80);
     let query = if request.query.is_empty() { String::new() } else { format!("?{}", request.query) };
-    plain(address, port, format!("{path}{query}")).await
+    plain(address, port, request.tls, format!("{path}{query}")).await
 }
 
 /// Kubelets serve certificates they signed themselves; upstream does not check them by default either. The client
@@ -212,6 +239,7 @@ mod tests {
             subresource: subresource.into(),
             query: query.into(),
             path: String::new(),
+            tls: false,
             user: crate::Identity::default(),
         };
         let path = kubelet_path(&request("exec", "container=c&command=ls&stdin=true&stdout=true&tty=false"));

@@ -39,12 +39,14 @@ mod server;
 mod subresource;
 mod upgrade;
 mod upkeep;
+mod usage;
 
 pub use auth::Identity;
-pub use bootstrap::keys::{KeyError, PemPair};
+pub use bootstrap::keys::{CLIENT_LIFE, KeyError, PemPair, is_due};
 pub use config::{Cidr, Config, Limits};
 pub use http::body::{Body, BoxError};
 pub use http::listener::{ListenError, Listening};
+pub use http::serving::Serving;
 pub use pods::{ConnectError, NodeStreams, PodConnector, PodStream, Upstream};
 pub use server::{Server, StartError};
 pub use upgrade::{Io, UpgradeHandler};

@@ -20,6 +20,8 @@ pub struct PodStream {
     pub query: String,
     /// For `proxy`: the path behind it.
     pub path: String,
+    /// For `proxy`: the pod's port speaks TLS.
+    pub tls: bool,
     pub user: Identity,
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::http::body::Body;
 use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
-use crate::{discovery, openapi, registry, upgrade};
+use crate::{discovery, openapi, registry, upgrade, usage};
 
 /// The Kubernetes release whose API is served.
 pub const MAJOR: &str = "1";
@@ -17,6 +17,9 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         return upgrade::take_over(call, handler);
     }
     if call.target.is_resource() {
+        if usage::is_asked(call) {
+            return usage::handle(call).await;
+        }
         return registry::dispatch(call, body).await;
     }
     if !matches!(call.method, Method::GET | Method::HEAD) {

@@ -21,6 +21,7 @@ use crate::http::body::Body;
 use crate::http::listener::{self, ListenError, Listening};
 use crate::http::query::Query;
 use crate::http::route::{self, Target};
+use crate::http::serving::Serving;
 use crate::http::status::{Failure, Result};
 use crate::kubelet::Kubelet;
 use crate::limits::Limiter;
@@ -29,6 +30,7 @@ use crate::mirror::Mirror;
 use crate::pods::PodConnector;
 use crate::registry::Registry;
 use crate::routes;
+use crate::usage::Usage;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -54,6 +56,8 @@ pub struct App {
     pub pods: Arc<dyn PodConnector>,
     pub kubelet: Arc<Kubelet>,
     pub limiter: Limiter,
+    /// Where there are nodes to ask.
+    pub usage: Option<Usage>,
 }
 
 impl App {
@@ -177,6 +181,7 @@ impl Server {
             stop: CancellationToken::new(),
             tracker: TaskTracker::new(),
             limiter: Limiter::new(config.limits),
+            usage: config.nodes.is_some().then(Usage::default),
             keys,
             store,
             config,
@@ -218,6 +223,11 @@ impl Server {
         self.app.keys.server_certificate(names, addresses)
     }
 
+    /// The same for as long as the process lives: it is replaced when its time is over.
+    pub fn serving(&self, names: Vec<String>, addresses: Vec<IpAddr>) -> Result<Serving, KeyError> {
+        Serving::new(&self.app.keys, names, addresses)
+    }
+
     /// A kubeconfig with a fresh certificate of an administrator (group `system:masters`).
     pub fn admin_kubeconfig(&self, server_url: &str) -> Result<String, KeyError> {
         let client = self.client_certificate("kubernetes-admin", &[auth::identity::GROUP_MASTERS])?;
@@ -249,8 +259,8 @@ impl Server {
         }
         addresses.sort_unstable();
         addresses.dedup();
-        let serving = self.app.keys.server_certificate(&names, &addresses)?;
-        let tls = Arc::new(listener::tls_config(&self.app.keys.ca.certificate, &serving)?);
+        let serving = Arc::new(Serving::new(&self.app.keys, names, addresses)?);
+        let tls = Arc::new(listener::tls_config(&self.app.keys.ca.certificate, serving)?);
         let task =
             listener::accept(self.clone(), listener, tls, self.app.stop.clone(), self.app.tracker.clone());
         self.app.tracker.spawn(task);

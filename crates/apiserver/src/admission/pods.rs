@@ -8,6 +8,7 @@ use super::{Operation, limits};
 use crate::auth::node;
 use crate::http::status::Result;
 use crate::registry::resource::Resource;
+use crate::registry::update::Part;
 use crate::registry::write;
 use crate::server::Call;
 
@@ -25,6 +26,9 @@ pub async fn admit(
     let name = shown_name(pod);
     if let Some(node) = node::node_name(&call.user).map(str::to_owned) {
         restrict_node(resource, operation, pod, &node, &name)?;
+    }
+    if operation == Operation::Update(Part::Main) {
+        tolerations(pod);
     }
     if operation != Operation::Create {
         return Ok(());

@@ -7,6 +7,8 @@ use crate::registry::write;
 use crate::server::App;
 
 const GROUP: &str = "system:nodes";
+/// Where the agent keeps them.
+const HUB_LEASES: &str = "tombolo-system";
 
 /// The node behind a user name.
 pub fn node_name(user: &Identity) -> Option<&str> {
@@ -43,6 +45,8 @@ pub async fn allows(app: &App, user: &Identity, action: &Action<'_>) -> Result<b
         ("", "persistentvolumes") => action.verb == "get",
         ("", "serviceaccounts/token") => action.verb == "create" && runs_account(app, node, action).await?,
         ("", "serviceaccounts") => action.verb == "get",
+        // The leases of the hubs this site is tied to: without them a pod that may run at most once does not run.
+        ("coordination.k8s.io", "leases") if action.namespace == HUB_LEASES => read,
         ("coordination.k8s.io", "leases") => {
             action.namespace == "kube-node-lease"
                 && (action.verb == "create" || ((read || write || action.verb == "delete") && own))

@@ -7,6 +7,7 @@ use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use parking_lot::RwLock;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
     KeyPair, KeyUsagePurpose, SanType,
@@ -16,6 +17,8 @@ use tombolo_store::{Durability, Expect, Store, StoreError};
 const CA_KEY: &str = "/system/keys/ca";
 const TOKEN_KEY: &str = "/system/keys/service-account";
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+pub const SERVING_LIFE: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
+pub const CLIENT_LIFE: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -65,7 +68,9 @@ impl Keys {
     }
 
     pub fn server_certificate(&self, names: &[String], addresses: &[IpAddr]) -> Result<PemPair, KeyError> {
-        let mut params = leaf("kube-apiserver", &[], YEAR * 5);
+        let mut params = leaf("kube-apiserver", &[], SERVING_LIFE);
+        // A client whose clock is behind must not refuse: small boards start in 1970.
+        params.not_before = rcgen::date_time_ymd(1970, 1, 1);
         for name in names {
             params.subject_alt_names.push(SanType::DnsName(name.as_str().try_into()?));
         }
@@ -75,7 +80,7 @@ impl Keys {
     }
 
     pub fn client_certificate(&self, user: &str, groups: &[&str]) -> Result<PemPair, KeyError> {
-        let mut params = leaf(user, groups, YEAR * 10);
+        let mut params = leaf(user, groups, CLIENT_LIFE);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.sign(params)
     }
@@ -109,12 +114,60 @@ async fn read_or_make(
 }
 
 fn make_ca() -> Result<PemPair, KeyError> {
-    let mut params = leaf("tombolo-ca", &[], YEAR * 20);
+    let mut params = leaf("tombolo-ca", &[], YEAR);
+    // The clock may be wrong when a site starts for the first time, and nobody could replace its CA later: it has no end
+    // (this date says so, RFC 5280 4.1.2.5).
+    params.not_before = rcgen::date_time_ymd(1970, 1, 1);
+    params.not_after = rcgen::date_time_ymd(9999, 12, 31);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
     let key = KeyPair::generate()?;
     Ok(PemPair { certificate: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
+}
+
+/// What was made from a certificate, and is made anew when the clock says that the certificate's time is over: because it
+/// is, or because the clock was wrong when it was made.
+pub struct InTime<T> {
+    life: Duration,
+    current: RwLock<(SystemTime, T)>,
+    make: Box<dyn Fn() -> Result<T, KeyError> + Send + Sync>,
+}
+
+impl<T: Clone> InTime<T> {
+    pub fn new(
+        life: Duration,
+        make: impl Fn() -> Result<T, KeyError> + Send + Sync + 'static,
+    ) -> Result<Self, KeyError> {
+        let first = make()?;
+        Ok(Self { life, current: RwLock::new((SystemTime::now(), first)), make: Box::new(make) })
+    }
+
+    pub fn get(&self) -> T {
+        let now = SystemTime::now();
+        let (made, value) = self.current.read().clone();
+        if !is_due(made, self.life, now) {
+            return value;
+        }
+        match (self.make)() {
+            Ok(fresh) => {
+                *self.current.write() = (now, fresh.clone());
+                fresh
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a certificate could not be made anew");
+                value
+            }
+        }
+    }
+}
+
+/// Past two thirds of its life, or before it began (an hour is for clocks that are set a little).
+pub fn is_due(made: SystemTime, life: Duration, now: SystemTime) -> bool {
+    match now.duration_since(made) {
+        Ok(age) => age >= life / 3 * 2,
+        Err(before) => before.duration() > Duration::from_secs(3600),
+    }
 }
 
 fn leaf(common_name: &str, organizations: &[&str], lifetime: Duration) -> CertificateParams {
@@ -146,4 +199,30 @@ pub fn kubeconfig(server: &str, ca: &str, user: &str, client: &PemPair) -> Strin
         encode(&client.certificate),
         encode(&client.key),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_made_anew_late_in_its_life_or_when_the_clock_was_ahead() {
+        let (made, life) = (SystemTime::UNIX_EPOCH + YEAR * 10, YEAR * 3);
+        assert!(!is_due(made, life, made) && !is_due(made, life, made + YEAR));
+        assert!(is_due(made, life, made + YEAR * 2), "late");
+        assert!(is_due(made, life, made + YEAR * 50), "the clock was far behind when it was made");
+        assert!(is_due(made, life, made - YEAR), "the clock was ahead when it was made");
+        assert!(!is_due(made, life, made - Duration::from_secs(60)), "clocks are set a little all the time");
+    }
+
+    #[test]
+    fn what_is_due_is_made_once() {
+        let count = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let counted = count.clone();
+        let make = move || Ok(counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        let value = InTime::new(YEAR, make).expect("made");
+        assert_eq!((value.get(), value.get()), (0, 0));
+        value.current.write().0 = SystemTime::now() - YEAR;
+        assert_eq!((value.get(), value.get()), (1, 1));
+    }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
+use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::auth::outdated::Verifier;
 use crate::auth::{Identity, x509};
-use crate::bootstrap::keys::{KeyError, PemPair};
+use crate::bootstrap::keys::KeyError;
+use crate::http::serving::Serving;
 use crate::http::status::Failure;
 use crate::server::Server;
 
@@ -42,7 +43,7 @@ pub struct Listening {
     pub address: SocketAddr,
 }
 
-pub fn tls_config(ca: &str, serving: &PemPair) -> Result<rustls::ServerConfig, ListenError> {
+pub fn tls_config(ca: &str, serving: Arc<Serving>) -> Result<rustls::ServerConfig, ListenError> {
     let broken = |e: &dyn std::fmt::Display| ListenError::Certificate(e.to_string());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = rustls::RootCertStore::empty();
@@ -50,14 +51,10 @@ pub fn tls_config(ca: &str, serving: &PemPair) -> Result<rustls::ServerConfig, L
         roots.add(certificate.map_err(|e| broken(&e))?)?;
     }
     let verifier = Arc::new(Verifier::new(roots, provider.clone()).map_err(|e| broken(&e))?);
-    let chain = CertificateDer::pem_slice_iter(serving.certificate.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| broken(&e))?;
-    let key = PrivateKeyDer::from_pem_slice(serving.key.as_bytes()).map_err(|e| broken(&e))?;
     let mut config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)?;
+        .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

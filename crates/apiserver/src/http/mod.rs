@@ -5,4 +5,5 @@ pub mod listener;
 pub mod negotiate;
 pub mod query;
 pub mod route;
+pub mod serving;
 pub mod status;

@@ -98,6 +98,19 @@ pub async fn evict(call: &mut Call, pods: &Shared, body: Body) -> Result<Respons
     if spendable {
         spend(call, &namespace, &pod, delete_options.dry_run).await?;
     }
+    if !delete_options.dry_run && !write::is_deleting(&pod) {
+        // Whoever counts failures (Jobs do) must be able to tell this end from one of the pod's own making.
+        let internal = WriteOptions::internal("eviction", false);
+        update::change(call, pods, Part::Status, &internal, |pod| {
+            let mut pod = pod.clone();
+            set_condition(&mut pod, json!({
+                "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+                "message": "Eviction API: evicting", "lastProbeTime": null, "lastTransitionTime": write::now(),
+            }));
+            Ok(Proposal { object: pod, owned: false })
+        })
+        .await?;
+    }
     delete_options.uid.get_or_insert_with(|| write::text(&pod, "/metadata/uid").to_owned());
     delete::delete(call, pods, &namespace, &name, &delete_options).await?;
     Ok(json_response(

@@ -12,6 +12,7 @@ use crate::pods::{ConnectError, PodStream, Upstream};
 use crate::registry::resource::Shared;
 use crate::registry::write;
 use crate::server::Call;
+use crate::subresource::links;
 
 pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
     let app = call.app.clone();
@@ -70,7 +71,7 @@ async fn pod_request(call: &Call, resource: &Shared) -> Result<PodStream> {
             query = format!("{query}{}container={container}", if query.is_empty() { "" } else { "&" });
         }
     }
-    let (_, _, port) = split_name(&call.target.name);
+    let (scheme, _, port) = split_name(&call.target.name);
     let mut path = format!("/{}", call.target.rest);
     if let Some(port) = port {
         // The connector needs the port; it travels in front of the path.
@@ -83,6 +84,7 @@ async fn pod_request(call: &Call, resource: &Shared) -> Result<PodStream> {
         subresource,
         query,
         path,
+        tls: scheme == "https",
         user: (*call.user).clone(),
     })
 }
@@ -119,7 +121,7 @@ fn container<'a>(call: &'a Call, pod: &'a Value, name: &str) -> Result<String> {
 
 /// A Service's ready endpoint.
 async fn service(call: &Call, resource: &Shared) -> Result<Result<Upstream, ConnectError>> {
-    let (_, name, port) = split_name(&call.target.name);
+    let (scheme, name, port) = split_name(&call.target.name);
     let namespace = &call.target.namespace;
     let Some(service) = call.app.object("", "v1", "services", namespace, name).await? else {
         return Err(resource.not_found(name));
@@ -153,7 +155,7 @@ async fn service(call: &Call, resource: &Shared) -> Result<Result<Upstream, Conn
         let address = subset["addresses"][0]["ip"].as_str();
         if let (Some(port), Some(address)) = (port.and_then(|p| p["port"].as_u64()), address) {
             let path = format!("/{}{}", call.target.rest, query(call));
-            return Ok(crate::kubelet::plain(address, port as u16, path).await);
+            return Ok(crate::kubelet::plain(address, port as u16, scheme == "https", path).await);
         }
     }
     Err(Failure::new(503, "ServiceUnavailable", format!("no endpoints available for service {name:?}")))
@@ -199,6 +201,14 @@ async fn forward(call: &mut Call, upstream: Upstream, body: Body) -> Result<Resp
         let (mut parts, body) = response.into_parts();
         for name in [header::CONNECTION, header::TRANSFER_ENCODING] {
             parts.headers.remove(name);
+        }
+        if call.target.subresource == "proxy" && links::are_in(&parts) {
+            let prefix = links::prefix(&call.path, &call.target.rest);
+            let body = Body::from(body).read(links::LARGEST).await.map_err(Failure::internal)?;
+            drop(keep);
+            let text = links::rewrite(&String::from_utf8_lossy(&body), &prefix);
+            parts.headers.remove(header::CONTENT_LENGTH);
+            return Ok(Response::from_parts(parts, Body::from(text)));
         }
         let stream = futures::stream::unfold((Body::from(body), keep), |(mut body, keep)| async move {
             use http_body_util::BodyExt;

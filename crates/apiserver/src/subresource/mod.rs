@@ -2,6 +2,7 @@
 
 mod binding;
 mod connect;
+mod links;
 mod reviews;
 mod scale;
 mod token;
