@@ -35,6 +35,8 @@ pub const SIGNER: &str = "tombolo.dev/site";
 pub const JOIN_GROUP: &str = "system:bootstrappers:tombolo:join";
 /// Path on a site's API port on which its nodes open their tunnels.
 pub const NODE_TUNNEL_PATH: &str = "/tombolo/v1/node";
+/// ConfigMap in `kube-public` of a real Kubernetes by which its nodes find the gateway, the way back to them.
+pub const GATEWAY_CONFIG_MAP: &str = "tombolo-gateway";
 /// Group of bootstrap tokens that may ask for a node's certificate.
 pub const NODE_JOIN_GROUP: &str = "system:bootstrappers:tombolo:node";
 /// Group of nodes whose certificate is outside its time: they may ask for a new one, and nothing else.

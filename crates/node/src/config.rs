@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Taint;
 use thiserror::Error;
@@ -37,6 +38,51 @@ pub struct Listen {
     /// they may do. `None` lets in anybody who
     /// reaches the port, with the power to run commands in every pod: for tests on loopback only.
     pub client_ca: Option<String>,
+    pub certificate: PortCertificate,
+}
+
+/// Which certificate the kubelet port shows.
+#[derive(Clone, Debug, Default)]
+pub enum PortCertificate {
+    /// One of the node's own making, which no authority vouches for.
+    #[default]
+    Own,
+    /// One that the cluster signs (signer `kubernetes.io/kubelet-serving`); the node's own until somebody approves it.
+    Requested,
+    Given(std::sync::Arc<dyn rustls::server::ResolvesServerCert>),
+}
+
+/// When logs are rotated, images are removed and pods are evicted. The defaults are the kubelet's.
+#[derive(Clone, Debug)]
+pub struct Upkeep {
+    /// How often the machine is looked at.
+    pub round: Duration,
+    /// A log is rotated at this size; this many files of it are kept, the current one included.
+    pub largest_log: u64,
+    pub log_files: usize,
+    /// Unused images are removed from the first figure on, down to the second (percent of the disk in use).
+    pub collect_above: u64,
+    pub collect_to: u64,
+    /// With less the machine is under pressure, and pods have to go.
+    pub least_memory: u64,
+    pub least_disk_percent: u64,
+    /// Where the kernel says how much memory there is.
+    pub meminfo: PathBuf,
+}
+
+impl Default for Upkeep {
+    fn default() -> Self {
+        Self {
+            round: Duration::from_secs(10),
+            largest_log: 10 << 20,
+            log_files: 5,
+            collect_above: 85,
+            collect_to: 80,
+            least_memory: 100 << 20,
+            least_disk_percent: 10,
+            meminfo: "/proc/meminfo".into(),
+        }
+    }
 }
 
 #[derive(Clone)]
@@ -63,6 +109,9 @@ pub struct NodeConfig {
     pub cluster_domain: String,
     /// Where the kubelet API listens with TLS. `None`: only [`crate::Node::serve_stream`].
     pub listen: Option<Listen>,
+    /// Where the control plane reaches the kubelet API, if not at the node's own address: behind NAT, at a gateway
+    /// ([`crate::gateway`]).
+    pub reached_at: Option<tokio::sync::watch::Receiver<Option<SocketAddr>>>,
     /// The program that is started again to make containers; it must call [`crate::reexec::maybe_run`] first.
     /// `None`: this very program.
     pub program: Option<PathBuf>,
@@ -72,6 +121,7 @@ pub struct NodeConfig {
     /// Tie the pod networks of all nodes of the site together (VXLAN). Off where another network plugin does.
     pub overlay: bool,
     pub registries: crate::image::Registries,
+    pub upkeep: Upkeep,
     /// Ends the node's own tasks; containers keep running.
     pub shutdown: CancellationToken,
 }
@@ -94,10 +144,12 @@ impl NodeConfig {
             cluster_dns: Vec::new(),
             cluster_domain: "cluster.local".into(),
             listen: None,
+            reached_at: None,
             program: None,
             service_proxy: true,
             overlay: false,
             registries: Default::default(),
+            upkeep: Upkeep::default(),
             shutdown: CancellationToken::new(),
         }
     }
@@ -127,6 +179,8 @@ pub enum NodeError {
     Listen { address: SocketAddr, source: std::io::Error },
     #[error("network between nodes: {0}")]
     Overlay(String),
+    #[error("something of the node is left on this machine: {0}")]
+    Left(String),
     #[error("kubelet certificate: {0}")]
     Certificate(String),
 }

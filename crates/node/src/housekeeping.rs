@@ -11,23 +11,18 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Upkeep;
 use crate::machine;
 use crate::node::Shared;
 use crate::pod::{plan, quantity, spec};
 use crate::pressure::Pressure;
 
-const ROUND: Duration = Duration::from_secs(10);
-/// As upstream: 10 MiB, 5 files.
-const LARGEST_LOG: u64 = 10 << 20;
-const LOG_FILES: usize = 5;
-/// Images are removed from the first figure on, down to the second (percent of the disk in use).
-const COLLECT_ABOVE: u64 = 85;
-const COLLECT_TO: u64 = 80;
 /// After an eviction the machine gets this long to recover.
 const PAUSE: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(
     shared: Arc<Shared>,
+    upkeep: Upkeep,
     mut pressure: watch::Receiver<Pressure>,
     shutdown: CancellationToken,
 ) {
@@ -35,11 +30,11 @@ pub(crate) async fn run(
     loop {
         tokio::select! {
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(ROUND) => {}
+            () = tokio::time::sleep(upkeep.round) => {}
             _ = pressure.changed() => {}
         }
-        rotate_logs(&shared).await;
-        collect_images(&shared).await;
+        rotate_logs(&shared, &upkeep).await;
+        collect_images(&shared, &upkeep).await;
         let now = *pressure.borrow_and_update();
         if (now.memory || now.disk)
             && tokio::time::Instant::now() >= next_eviction
@@ -50,7 +45,7 @@ pub(crate) async fn run(
     }
 }
 
-async fn rotate_logs(shared: &Shared) {
+async fn rotate_logs(shared: &Shared, upkeep: &Upkeep) {
     for pod in shared.pods() {
         let uid = spec::uid(&pod);
         let folder = shared.ctx.pod_dir(uid).join("logs");
@@ -63,7 +58,7 @@ async fn rotate_logs(shared: &Shared) {
             let Ok(state) = shared.ctx.runtime.pod(uid).await else { continue };
             let Some(current) = plan::latest(&state, &name) else { continue };
             let path = shared.ctx.log_path(uid, &name, current.attempt);
-            if fs::metadata(&path).map_or(0, |m| m.len()) < LARGEST_LOG {
+            if fs::metadata(&path).map_or(0, |m| m.len()) < upkeep.largest_log {
                 continue;
             }
             let old = PathBuf::from(format!("{}.{}", path.display(), Timestamp::now().as_millisecond()));
@@ -72,13 +67,13 @@ async fn rotate_logs(shared: &Shared) {
             {
                 tracing::debug!(%error, log = %path.display(), "a log could not be reopened");
             }
-            remove_old_logs(&path);
+            remove_old_logs(&path, upkeep.log_files);
         }
     }
 }
 
 /// Keeps the newest rotated files of a log; the current one counts.
-fn remove_old_logs(path: &Path) {
+fn remove_old_logs(path: &Path, keep: usize) {
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(|n| n.to_str())) else {
         return;
     };
@@ -88,7 +83,7 @@ fn remove_old_logs(path: &Path) {
         .filter(|p| p.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with(&prefix)))
         .collect();
     old.sort();
-    for path in old.iter().take(old.len().saturating_sub(LOG_FILES - 1)) {
+    for path in old.iter().take(old.len().saturating_sub(keep.saturating_sub(1))) {
         let _ = fs::remove_file(path);
     }
 }
@@ -99,15 +94,16 @@ fn used_percent(path: &Path) -> u64 {
 
 /// Removes images nobody uses when the disk fills up. Only what can be fetched again: an image that was imported by
 /// hand or is built in has no registry to come back from.
-async fn collect_images(shared: &Shared) {
+async fn collect_images(shared: &Shared, upkeep: &Upkeep) {
     let dir = &shared.ctx.data_dir;
-    if used_percent(dir) < COLLECT_ABOVE {
+    if used_percent(dir) < upkeep.collect_above {
         return;
     }
     let mut used = BTreeSet::new();
     for pod in shared.pods() {
-        let spec = pod.spec.clone().unwrap_or_default();
-        for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+        let (spec, ephemeral) = (pod.spec.clone().unwrap_or_default(), spec::ephemeral(&pod));
+        let lasting = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        for container in lasting.chain(&ephemeral) {
             if let Some(name) = &container.image {
                 used.extend(shared.ctx.runtime.image(name).await.map(|image| image.id));
             }
@@ -125,7 +121,7 @@ async fn collect_images(shared: &Shared) {
         for name in names.iter().chain([&image.id]) {
             let _ = shared.ctx.runtime.remove_image(name).await;
         }
-        if used_percent(dir) < COLLECT_TO {
+        if used_percent(dir) < upkeep.collect_to {
             return;
         }
     }

@@ -16,9 +16,11 @@
 mod config;
 mod context;
 pub mod cri;
+mod destroy;
 pub mod embedded;
 mod events;
 mod fence;
+pub mod gateway;
 mod hook;
 mod housekeeping;
 mod identity;
@@ -46,6 +48,6 @@ mod sys;
 mod tokens;
 mod volumes;
 
-pub use config::{Listen, Network, NodeConfig, NodeError, RuntimeChoice};
+pub use config::{Listen, Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, Upkeep};
 pub use node::Node;
-pub use server::StreamServer;
+pub use server::{StreamServer, TlsServer};

@@ -4,18 +4,22 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::path::Path;
 
-fn field(file: &str, key: &str) -> u64 {
+fn field(file: &Path, key: &str) -> u64 {
     let text = fs::read_to_string(file).unwrap_or_default();
     let value = |line: &str| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok();
     text.lines().find_map(value).unwrap_or(0)
 }
 
 pub fn memory_bytes() -> u64 {
-    field("/proc/meminfo", "MemTotal:") * 1024
+    field(Path::new("/proc/meminfo"), "MemTotal:") * 1024
 }
 
 pub fn memory_available_bytes() -> u64 {
-    field("/proc/meminfo", "MemAvailable:") * 1024
+    memory_available_in(Path::new("/proc/meminfo"))
+}
+
+pub fn memory_available_in(meminfo: &Path) -> u64 {
+    field(meminfo, "MemAvailable:") * 1024
 }
 
 pub fn processors() -> usize {

@@ -14,19 +14,20 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tombolo_net::{Overlay, Plugins, PodNetwork, ServiceProxy};
 
-use crate::config::{Network, NodeConfig, NodeError, RuntimeChoice, check_privileges};
+use crate::config::{Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, check_privileges};
 use crate::context::{Context, remember_pod, remembered_pod};
 use crate::cri::{Cri, CriConfig};
-use crate::embedded::cgroup::Cgroups;
-use crate::embedded::{Embedded, EmbeddedConfig, PodLinks, shim};
+use crate::destroy::CRI_SOCKET;
+use crate::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use crate::events::Events;
 use crate::identity::Identity;
 use crate::image::Store;
 use crate::machine;
-use crate::pod::spec;
 use crate::pod::worker::{self, Handle, Wanted};
+use crate::pod::{admission, spec};
 use crate::register::{self, Registration};
 use crate::runtime::Runtime;
+use crate::server::{Shown, TlsServer};
 use crate::services::{self, Follow};
 
 /// How long the API has to answer before a node starts the pods it remembers.
@@ -34,14 +35,13 @@ const API_FIRST: Duration = Duration::from_millis(400);
 /// How long a node waits for its part of the pod network before it gives up and says so.
 const SUBNET_WAIT: Duration = Duration::from_secs(120);
 const KUBELET_PORT: u16 = 10250;
-/// Names the runtime whose pods have to go when the node is removed.
-const CRI_SOCKET: &str = "cri-socket";
 const PULLS_AT_ONCE: usize = 3;
 
 /// A running node. Dropping it ends its own work as a crash would; containers run on.
 pub struct Node {
     pub(crate) shared: Arc<Shared>,
     images: Arc<Store>,
+    pub(crate) tls: Option<TlsServer>,
     tasks: tokio::task::JoinSet<()>,
 }
 
@@ -88,7 +88,14 @@ impl Shared {
         } else {
             remember_pod(&self.ctx.pod_dir(&uid), &pod);
         }
-        pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Here(pod)));
+        let here: Vec<Arc<Pod>> = pods.values().filter_map(Handle::occupant).collect();
+        let refusal = admission::refusal(&pod, here.iter().map(AsRef::as_ref));
+        if let Some((reason, message)) = &refusal {
+            self.ctx.events.warning(&pod, None, reason, message.clone());
+        }
+        let refusal = refusal.map(|(reason, message)| (reason.to_owned(), message));
+        let handle = worker::spawn(self.ctx.clone(), Wanted::Here(pod), refusal);
+        pods.insert(uid, handle);
     }
 
     fn gone(&self, pod: Arc<Pod>) {
@@ -99,7 +106,7 @@ impl Shared {
         });
         match pods.get(&uid) {
             Some(handle) => drop(handle.wanted.send_replace(Wanted::Gone(pod))),
-            None => drop(pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Gone(pod)))),
+            None => drop(pods.insert(uid, worker::spawn(self.ctx.clone(), Wanted::Gone(pod), None))),
         }
     }
 
@@ -224,15 +231,32 @@ impl Node {
             pulls: tokio::sync::Semaphore::new(PULLS_AT_ONCE),
         });
         let shared = Arc::new(Shared { ctx: ctx.clone(), pods: Mutex::default() });
-        let mut node = Node { shared: shared.clone(), images, tasks: tokio::task::JoinSet::new() };
+        let mut node = Node { shared: shared.clone(), images, tls: None, tasks: tokio::task::JoinSet::new() };
         let shutdown = config.shutdown.clone();
         let mut kubelet_port = KUBELET_PORT;
         if let Some(listen) = &config.listen {
             let mut names = ctx.host_addresses.clone();
             names.push(config.name.clone());
-            let listening =
-                crate::server::listen(shared.clone(), listen, &config.data_dir, names, shutdown.clone());
-            let (bound, serve) = listening.await?;
+            let certificate: Arc<dyn rustls::server::ResolvesServerCert> = match &listen.certificate {
+                PortCertificate::Given(certificate) => certificate.clone(),
+                choice => {
+                    let shown = Arc::new(Shown::own(&config.data_dir, names.clone())?);
+                    if matches!(choice, PortCertificate::Requested) {
+                        let reached_at = config.reached_at.clone();
+                        // Those that the node's status has: nobody signs for others.
+                        let names = move || match reached_at.as_ref().and_then(|at| *at.borrow()) {
+                            Some(gateway) => vec![gateway.ip().to_string()],
+                            None => names.clone(),
+                        };
+                        let (client, name) = (ctx.client.clone(), config.name.clone());
+                        node.tasks.spawn(shown.clone().keep_signed(client, name, names, shutdown.clone()));
+                    }
+                    shown
+                }
+            };
+            let server = TlsServer::new(shared.clone(), certificate, listen.client_ca.as_deref())?;
+            node.tls = Some(server.clone());
+            let (bound, serve) = crate::server::listen(server, listen.address, shutdown.clone()).await?;
             kubelet_port = bound.port();
             node.tasks.spawn(serve);
         }
@@ -240,12 +264,18 @@ impl Node {
             labels: config.labels.clone(),
             taints: config.taints.clone(),
             kubelet_port,
+            reached_at: config.reached_at.clone(),
             pod_cidr: config.pod_cidr.map(|c| c.to_string()),
-            pressure: crate::pressure::watch(config.data_dir.clone(), shutdown.clone()),
+            pressure: crate::pressure::watch(
+                config.upkeep.clone(),
+                config.data_dir.clone(),
+                shutdown.clone(),
+            ),
             links,
         };
         node.tasks.spawn(crate::housekeeping::run(
             shared.clone(),
+            config.upkeep.clone(),
             registration.pressure.clone(),
             shutdown.clone(),
         ));
@@ -287,45 +317,6 @@ impl Node {
         while self.tasks.join_next().await.is_some() {}
         self.shared.abandon();
     }
-
-    /// Removes every container, mount, cgroup and link of the node in a data folder. Safe to repeat, and when half
-    /// of it is gone. The folder itself stays.
-    pub async fn destroy(data_dir: &Path) -> Result<(), NodeError> {
-        let Some(identity) = Identity::load(data_dir) else { return Ok(()) };
-        let folders = std::fs::read_dir(data_dir.join("pods")).into_iter().flatten().flatten();
-        let pods: Vec<String> =
-            folders.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-        for pod in &pods {
-            let dir = data_dir.join("pods").join(pod);
-            if let Err(error) = shim::retire(&dir).await {
-                tracing::warn!(pod, %error, "a pod's shim does not end");
-            }
-        }
-        if let Err(error) = Plugins::detach_all(&attachments(data_dir)).await {
-            tracing::warn!(%error, "a pod's network could not be given back");
-        }
-        if let Ok(socket) = std::fs::read_to_string(data_dir.join(CRI_SOCKET))
-            && let Err(error) = Cri::destroy(Path::new(&socket), &identity.id).await
-        {
-            tracing::warn!(socket, %error, "pods may be left in the container runtime");
-        }
-        PodNetwork::destroy(&identity.bridge(), &pods)?;
-        if let Err(error) = Overlay::destroy(&identity.overlay()) {
-            tracing::warn!(%error, "the node's overlay link could not be removed");
-        }
-        if let Err(error) = ServiceProxy::destroy(&identity.id) {
-            tracing::warn!(%error, "the node's service rules could not be removed");
-        }
-        let cgroups = Cgroups::new(&identity.id);
-        let _ = tokio::task::spawn_blocking(move || cgroups.remove_all()).await;
-        let path = data_dir.join("pods");
-        match std::fs::remove_dir_all(&path) {
-            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(NodeError::Io { what: "remove pods", path, source })
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The way pods come onto the network, and the network itself if it is the node's own.
@@ -346,7 +337,7 @@ async fn connect(
 }
 
 /// What the network plugins gave to each pod.
-fn attachments(data_dir: &Path) -> PathBuf {
+pub(crate) fn attachments(data_dir: &Path) -> PathBuf {
     data_dir.join("network")
 }
 

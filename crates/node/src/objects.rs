@@ -112,7 +112,9 @@ struct Names {
 fn referenced(pod: &Pod) -> Names {
     let mut names = Names::default();
     let Some(spec) = &pod.spec else { return names };
-    for container in spec.containers.iter().chain(spec.init_containers.iter().flatten()) {
+    let ephemeral = crate::pod::spec::ephemeral(pod);
+    let lasting = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    for container in lasting.chain(&ephemeral) {
         for source in container.env_from.iter().flatten() {
             names.config_maps.extend(source.config_map_ref.iter().map(|r| r.name.clone()));
             names.secrets.extend(source.secret_ref.iter().map(|r| r.name.clone()));

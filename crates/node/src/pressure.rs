@@ -1,17 +1,12 @@
 //! Whether the machine runs short of memory or disk.
 
 use std::path::Path;
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::Upkeep;
 use crate::machine;
-
-const LOOK: Duration = Duration::from_secs(10);
-/// As upstream: 100 MiB of memory, 10 % of the disk.
-const LEAST_MEMORY: u64 = 100 << 20;
-const LEAST_DISK_PERCENT: u64 = 10;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pressure {
@@ -20,26 +15,31 @@ pub(crate) struct Pressure {
 }
 
 /// What the numbers mean. Pure.
-pub(crate) fn judge(memory_available: u64, disk: Option<(u64, u64)>) -> Pressure {
+pub(crate) fn judge(upkeep: &Upkeep, memory_available: u64, disk: Option<(u64, u64)>) -> Pressure {
+    let little = |total: u64, free: u64| free < total / 100 * upkeep.least_disk_percent && free < 5 << 30;
     Pressure {
-        memory: memory_available < LEAST_MEMORY,
-        disk: disk.is_some_and(|(total, free)| free < total / 100 * LEAST_DISK_PERCENT && free < 5 << 30),
+        memory: memory_available < upkeep.least_memory,
+        disk: disk.is_some_and(|(total, free)| little(total, free)),
     }
 }
 
-pub(crate) fn look(data_dir: &Path) -> Pressure {
-    judge(machine::memory_available_bytes(), machine::disk_bytes(data_dir))
+fn look(upkeep: &Upkeep, data_dir: &Path) -> Pressure {
+    judge(upkeep, machine::memory_available_in(&upkeep.meminfo), machine::disk_bytes(data_dir))
 }
 
-pub(crate) fn watch(data_dir: std::path::PathBuf, shutdown: CancellationToken) -> watch::Receiver<Pressure> {
-    let (sender, receiver) = watch::channel(look(&data_dir));
+pub(crate) fn watch(
+    upkeep: Upkeep,
+    data_dir: std::path::PathBuf,
+    shutdown: CancellationToken,
+) -> watch::Receiver<Pressure> {
+    let (sender, receiver) = watch::channel(look(&upkeep, &data_dir));
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(LOOK) => {}
+                () = tokio::time::sleep(upkeep.round) => {}
             }
-            let now = look(&data_dir);
+            let now = look(&upkeep, &data_dir);
             sender.send_if_modified(|old| std::mem::replace(old, now) != now);
         }
     });
@@ -52,6 +52,7 @@ mod tests {
 
     #[test]
     fn little_memory_or_a_nearly_full_small_disk_is_pressure() {
+        let judge = |memory, disk| judge(&Upkeep::default(), memory, disk);
         assert_eq!(judge(1 << 30, Some((100 << 30, 50 << 30))), Pressure::default());
         assert!(judge(50 << 20, None).memory);
         assert!(judge(1 << 30, Some((10 << 30, 100 << 20))).disk);

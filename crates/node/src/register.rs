@@ -1,6 +1,7 @@
 //! The Node object and its lease: what the machine has, that it is well, that it is there.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta, OwnerReference, Time};
 use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -32,6 +34,8 @@ pub(crate) struct Registration {
     pub labels: BTreeMap<String, String>,
     pub taints: Vec<Taint>,
     pub kubelet_port: u16,
+    /// See [`crate::NodeConfig::reached_at`].
+    pub reached_at: Option<watch::Receiver<Option<SocketAddr>>>,
     pub pod_cidr: Option<String>,
     pub pressure: tokio::sync::watch::Receiver<Pressure>,
     /// The node is ready when pods can come onto its network.
@@ -41,6 +45,7 @@ pub(crate) struct Registration {
 /// Registers the node and keeps its lease and status fresh until `shutdown`.
 pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown: CancellationToken) {
     let mut pressure = registration.pressure.clone();
+    let mut reached_at = registration.reached_at.clone();
     let mut registered = false;
     let mut last: Option<(NodeStatus, tokio::time::Instant)> = None;
     loop {
@@ -85,7 +90,19 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
             () = shutdown.cancelled() => return,
             () = tokio::time::sleep(wait) => {}
             _ = pressure.changed() => {}
+            () = moved(&mut reached_at) => {}
         }
+    }
+}
+
+/// When the control plane has to go another way to this node.
+async fn moved(reached_at: &mut Option<watch::Receiver<Option<SocketAddr>>>) {
+    let changed = match reached_at {
+        Some(at) => at.changed().await.is_ok(),
+        None => false,
+    };
+    if !changed {
+        std::future::pending::<()>().await;
     }
 }
 
@@ -281,11 +298,16 @@ async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) 
         .map(|(name, value)| (name.to_owned(), Quantity(value)))
         .collect()
     };
-    let addresses = ctx
-        .host_addresses
-        .iter()
-        .map(|a| ("InternalIP", a.as_str()))
-        .chain([("Hostname", ctx.node_name.as_str())]);
+    let gateway = registration.reached_at.as_ref().and_then(|at| *at.borrow());
+    let addresses: Vec<(&str, String)> = match gateway {
+        // Nothing else: API servers prefer a name to an address, and behind NAT neither leads here.
+        Some(gateway) => vec![("InternalIP", gateway.ip().to_string())],
+        None => {
+            let own = ctx.host_addresses.iter().map(|a| ("InternalIP", a.clone()));
+            own.chain([("Hostname", ctx.node_name.clone())]).collect()
+        }
+    };
+    let port = gateway.map_or(registration.kubelet_port, |gateway| gateway.port());
     let images = ctx.runtime.images().await.into_iter().take(50).map(|(image, names)| ContainerImage {
         names: Some(names.into_iter().chain(image.digests).collect()),
         size_bytes: Some(image.size as i64),
@@ -296,11 +318,12 @@ async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) 
         conditions: Some(conditions),
         addresses: Some(
             addresses
-                .map(|(kind, address)| NodeAddress { type_: kind.into(), address: address.into() })
+                .into_iter()
+                .map(|(kind, address)| NodeAddress { type_: kind.into(), address })
                 .collect(),
         ),
         daemon_endpoints: Some(NodeDaemonEndpoints {
-            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(registration.kubelet_port) }),
+            kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(port) }),
         }),
         images: Some(images.collect()),
         node_info: Some(NodeSystemInfo {

@@ -197,7 +197,7 @@ pub struct Usage {
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
     /// Name for container ids and the node's status, e.g. `tombolo`.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
     fn version(&self) -> String;
 
     async fn start_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxState, RuntimeError>;

@@ -70,12 +70,22 @@ async fn furnish(ctx: &Context, pod: &Pod, state: &SandboxState) -> Result<(), R
             }
             Ok(())
         };
-        let done = tokio::task::spawn_blocking(move || tombolo_net::inside(pid, set)).await;
+        let done = tokio::task::spawn_blocking(move || inside(pid, set)).await;
         done.map_err(|e| RuntimeError::Create(e.to_string()))?.map_err(RuntimeError::io("sysctls"))?;
     }
     write("hosts", spec::hosts_file(pod, &addresses, &ctx.cluster_domain))?;
     write("resolv.conf", spec::resolv_conf(pod, &ctx.cluster_dns, &ctx.cluster_domain, &host_resolv))?;
     write(FURNISHED, format!("{}\n", spec.hostname))
+}
+
+/// Runs `act` in the network and IPC namespaces of process `pid`, on a thread that ends afterwards: what the kernel lets a
+/// pod set belongs to one of them.
+fn inside(pid: u32, act: impl FnOnce() -> std::io::Result<()> + Send + 'static) -> std::io::Result<()> {
+    let ipc = fs::File::open(format!("/proc/{pid}/ns/ipc"))?;
+    tombolo_net::inside(pid, move || {
+        nix::sched::setns(&ipc, nix::sched::CloneFlags::CLONE_NEWIPC)?;
+        act()
+    })
 }
 
 /// Makes or refreshes the pod's volumes and returns where they are.
@@ -145,7 +155,7 @@ pub(crate) async fn container(
     attempt: u32,
     wake: &Arc<Notify>,
 ) -> Result<(), StartError> {
-    let container = spec::container(pod, name)
+    let container = &*spec::container(pod, name)
         .ok_or_else(|| fail("CreateContainerConfigError")(format!("no container {name}")))?;
     let sources = gather(ctx, pod).await;
     image(ctx, pod, container, sources.as_ref().ok()).await?;
@@ -321,8 +331,8 @@ pub(crate) fn last_words(ctx: &Context, pod: &Pod, name: &str, container: &Conta
     if !bytes.is_empty() {
         return Some(String::from_utf8_lossy(&bytes[..bytes.len().min(LAST_WORDS)]).into_owned());
     }
-    let policy = spec::container(pod, name).and_then(|c| c.termination_message_policy.as_deref());
-    if policy != Some("FallbackToLogsOnError") || code == 0 {
+    let policy = spec::container(pod, name).and_then(|c| c.termination_message_policy.clone());
+    if policy.as_deref() != Some("FallbackToLogsOnError") || code == 0 {
         return None;
     }
     let log = fs::read_to_string(ctx.log_path(uid, name, container.attempt)).unwrap_or_default();
@@ -330,6 +340,19 @@ pub(crate) fn last_words(ctx: &Context, pod: &Pod, name: &str, container: &Conta
     let from =
         (text.len().saturating_sub(LAST_LOG)..text.len()).find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     Some(text[from..].to_owned())
+}
+
+/// Removes what a container said, with all its rotated parts: it is gone, and so is who could ask for it.
+pub(crate) fn forget_words(ctx: &Context, uid: &str, name: &str, attempt: u32) {
+    let _ = fs::remove_file(termination_file(ctx, uid, name, attempt));
+    let log = ctx.log_path(uid, name, attempt);
+    let (Some(folder), Some(file)) = (log.parent(), log.file_name().and_then(|n| n.to_str())) else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let part = entry.file_name().to_string_lossy().into_owned();
+        if part == file || part.strip_prefix(file).is_some_and(|rest| rest.starts_with('.')) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
 }
 
 /// The text of a log's last lines. A part (`P`) of a line goes on in the next one, and has no end of its own.

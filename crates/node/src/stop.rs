@@ -21,7 +21,7 @@ const AFTER_HOOK: Duration = Duration::from_secs(2);
 /// How long one container may take. A failing probe may carry a grace period of its own.
 pub(crate) fn grace(pod: &Pod, name: &str, unhealthy: bool) -> Duration {
     let container = spec::container(pod, name);
-    let probe = container.and_then(|c| c.liveness_probe.as_ref().or(c.startup_probe.as_ref()));
+    let probe = container.as_ref().and_then(|c| c.liveness_probe.as_ref().or(c.startup_probe.as_ref()));
     let own = probe.and_then(|p| p.termination_grace_period_seconds).filter(|_| unhealthy);
     let seconds = own.or_else(|| pod.spec.as_ref()?.termination_grace_period_seconds).unwrap_or(30);
     Duration::from_secs(seconds.max(0) as u64)
@@ -73,7 +73,7 @@ pub(crate) async fn container_until(
     let uid = spec::uid(pod).to_owned();
     let start = Instant::now();
     let container = spec::container(pod, name);
-    let handler = container.and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.clone()?)));
+    let handler = container.as_ref().and_then(|c| Some((c, c.lifecycle.as_ref()?.pre_stop.clone()?)));
     if let (Some((container, handler)), false) = (handler, grace.is_zero()) {
         let state = ctx.runtime.pod(&uid).await.unwrap_or_default();
         if let Some(current) = state.containers.iter().find(|c| c.id == id)
@@ -83,8 +83,8 @@ pub(crate) async fn container_until(
         }
         grace = grace.max(start.elapsed() + AFTER_HOOK);
     }
-    let signal = container.and_then(|c| c.lifecycle.as_ref()?.stop_signal.clone());
-    let signal = match (signal, container.and_then(|c| c.image.as_deref())) {
+    let signal = container.as_ref().and_then(|c| c.lifecycle.as_ref()?.stop_signal.clone());
+    let signal = match (signal, container.as_ref().and_then(|c| c.image.as_deref())) {
         (None, Some(image)) => ctx.runtime.image(image).await.and_then(|image| image.config.stop_signal),
         (signal, _) => signal,
     };

@@ -28,10 +28,11 @@ struct Kept {
 }
 
 impl Kept {
-    /// Renewed when 80 % of its life is over.
+    /// Renewed when 80 % of its life is over, or when it comes from a clock that was ahead.
     fn due(&self, now: Timestamp) -> bool {
         let life = self.expires.duration_since(self.issued);
-        now.duration_since(self.issued) >= SignedDuration::from_secs(life.as_secs() * 4 / 5)
+        now < self.issued
+            || now.duration_since(self.issued) >= SignedDuration::from_secs(life.as_secs() * 4 / 5)
     }
 }
 

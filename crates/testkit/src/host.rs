@@ -3,12 +3,13 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tombolo_wan::{Link, Namespace, Relay};
 
-use crate::{Kubectl, Process, cargo_binary, wait_for};
+use crate::{Kubectl, Process, cargo_binary, wait_for, wipe};
 
 /// The hosts of one test and the WAN between them. Everything ends with it.
 pub struct Lan {
@@ -27,23 +28,25 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// What it keeps on disk.
     pub dir: PathBuf,
-    namespace: Namespace,
+    namespace: Arc<Namespace>,
 }
 
 /// A `tombolo` server process at a host.
 pub struct Member {
     pub process: Process,
     pub kubeconfig: PathBuf,
-    /// Containers outlive the process that made them; these are removed with it.
-    containers: Option<(PathBuf, String)>,
+    /// Containers outlive the process that made them; these are removed with it, in the namespace that they are in.
+    containers: Option<(PathBuf, Arc<Namespace>)>,
 }
 
 impl Drop for Member {
     fn drop(&mut self) {
         self.process.kill();
-        if let Some((data, namespace)) = self.containers.take() {
-            let mut wipe = Command::new(cargo_binary("tombolo"));
-            let _ = wipe.arg("wipe").arg("--data-dir").arg(data).args(["--netns", &namespace]).output();
+        let Some((data, namespace)) = self.containers.take() else { return };
+        if let Err(error) = wipe(&data, Some(&namespace)) {
+            // A test that fails already says why; one that would pass must not leave anything.
+            assert!(std::thread::panicking(), "{}: {error:#}", data.display());
+            eprintln!("{}: {error:#}", data.display());
         }
     }
 }
@@ -65,7 +68,7 @@ impl Lan {
         let (namespace, address) = self.plug(name)?;
         let dir = self.dir.join(name);
         std::fs::create_dir_all(&dir)?;
-        Ok(Host { name: name.into(), address, dir, namespace })
+        Ok(Host { name: name.into(), address, dir, namespace: Arc::new(namespace) })
     }
 
     fn plug(&mut self, name: &str) -> Result<(Namespace, Ipv4Addr)> {
@@ -133,7 +136,7 @@ impl Host {
             process.alive()?;
             if kubeconfig.exists() { Ok(()) } else { bail!("no admin.kubeconfig yet") }
         })?;
-        let containers = args.contains(&"--node").then(|| (data.clone(), self.namespace.name().to_owned()));
+        let containers = args.contains(&"--node").then(|| (data.join("node"), self.namespace.clone()));
         Ok(Member { process, kubeconfig, containers })
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Every process started here ends when its guard is dropped, and listens on loopback only.
 
+mod containerd;
 mod fixture;
 mod host;
 mod image;
@@ -10,8 +11,10 @@ mod kubelet;
 mod pki;
 mod process;
 mod tombolo;
+mod traces;
 mod upstream;
 
+pub use containerd::Containerd;
 pub use fixture::{Fixture, cargo_binary, require};
 pub use host::{Host, Lan, Member, tombolo};
 pub use image::{Image, busybox_archive};
@@ -20,4 +23,5 @@ pub use kubelet::{RealNode, real_node_possible};
 pub use pki::{Pair, Pki};
 pub use process::{Process, free_port, wait_for};
 pub use tombolo::Tombolo;
+pub use traces::{traces, wipe};
 pub use upstream::{Upstream, UpstreamOptions, control_loops};

@@ -31,6 +31,7 @@ impl Pki {
         params.distinguished_name.push(DnType::CommonName, "test-ca");
         let ca = params.self_signed(&key)?.pem();
         fs::write(dir.join("ca.crt"), &ca)?;
+        fs::write(dir.join("ca.key"), key.serialize_pem())?;
         let issuer = Issuer::from_ca_cert_pem(&ca, key)?;
         Ok(Self { dir: dir.to_owned(), ca, issuer })
     }

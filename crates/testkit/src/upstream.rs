@@ -144,6 +144,10 @@ pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -
         command.arg("--kubeconfig").arg(kubeconfig).args(["--leader-elect=false", "--secure-port=0"]);
         command.arg(format!("--controllers={controllers}"));
         command.args(["--allocate-node-cidrs", "--cluster-cidr", "10.70.0.0/16"]);
+        let (ca, ca_key) = (dir.join("ca.crt"), dir.join("ca.key"));
+        if ca_key.exists() {
+            command.arg("--cluster-signing-cert-file").arg(ca).arg("--cluster-signing-key-file").arg(ca_key);
+        }
         let key = dir.join("sa.key");
         if key.exists() {
             command.arg("--service-account-private-key-file").arg(key);

@@ -10,7 +10,7 @@ use tombolo_api::names;
 use tombolo_apiserver::{Cidr, Server};
 use tombolo_net::Subnet;
 use tombolo_node::image::ImageConfig;
-use tombolo_node::{Listen, Node, NodeConfig, RuntimeChoice};
+use tombolo_node::{Listen, Node, NodeConfig, PortCertificate, RuntimeChoice};
 use tombolo_workload::{Ca, Options};
 
 use crate::nodes::{NodeTunnels, NodeUpgrade, Published};
@@ -116,9 +116,12 @@ async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Re
     // Other nodes cannot reach a node at its loopback address.
     config.overlay = !listen.is_loopback();
     config.service_cidr = Some(Subnet::from_str(&args.service_cidr.to_string())?);
+    let own =
+        if listen.is_unspecified() { outside_address(listen).into_iter().collect() } else { vec![listen] };
     config.listen = Some(Listen {
         address: SocketAddr::new(listen, KUBELET_PORT),
         client_ca: Some(server.ca().certificate.clone()),
+        certificate: PortCertificate::Given(Arc::new(server.serving(vec![args.name.clone()], own)?)),
     });
     if !listen.is_unspecified() {
         config.addresses = vec![listen];

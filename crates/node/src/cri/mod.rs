@@ -28,6 +28,7 @@ use tombolo_net::Subnet;
 
 use self::client::Client;
 use self::messages as cri;
+use crate::identity::Identity;
 use crate::image::{Image, ImageConfig};
 use crate::runtime::{
     ContainerSpec, ExecRequest, PodState, PullSecret, Runtime, RuntimeError, SandboxSpec, SandboxState,
@@ -46,6 +47,8 @@ pub struct Cri {
     root: PathBuf,
     /// Of this node: tells its pods from those of others.
     node: String,
+    /// As the runtime calls itself.
+    name: String,
     version: String,
     receiver: Mutex<Option<mpsc::Receiver<String>>>,
 }
@@ -63,10 +66,7 @@ impl Cri {
     pub async fn start(config: CriConfig) -> Result<Arc<Cri>, RuntimeError> {
         let client = Client::new(&config.socket)?;
         let named: cri::VersionResponse = client.runtime("Version", cri::Empty {}).await?;
-        let status: cri::StatusResponse =
-            client.runtime("Status", cri::StatusRequest { verbose: true }).await?;
-        let own =
-            status.info.get("config").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let own = configuration(&client).await?;
         if let Some((bridge, subnet)) = &config.network {
             network::configure(&network::folder(&own), bridge, *subnet, &config.root.join("cni"))?;
         }
@@ -77,17 +77,20 @@ impl Cri {
             client,
             root: config.root,
             node: config.id,
-            version: format!("{} {}", named.runtime_name, named.runtime_version),
+            name: named.runtime_name,
+            version: named.runtime_version,
             receiver: Mutex::new(Some(receiver)),
         }))
     }
 
-    /// Ends and removes every pod of a node.
-    pub async fn destroy(socket: &Path, id: &str) -> Result<(), RuntimeError> {
+    /// Ends and removes every pod of a node, its memory volumes, and the network configuration it wrote.
+    pub(crate) async fn destroy(socket: &Path, node: &Identity, root: &Path) -> Result<(), RuntimeError> {
         let client = Client::new(socket)?;
-        for sandbox in sandboxes(&client, id, None).await? {
+        for sandbox in sandboxes(&client, &node.id, None).await? {
             remove_sandbox(&client, &sandbox.id).await?;
         }
+        unmount_below(&root.join("pods"));
+        network::forget(&network::folder(&configuration(&client).await?), &node.bridge());
         Ok(())
     }
 
@@ -143,6 +146,12 @@ impl Cri {
             self.client.images("ImageStatus", cri::ImageRequest { image, verbose: true }).await?;
         Ok(Some(answer).filter(|answer| answer.image.is_some()))
     }
+}
+
+/// What the runtime says of its own configuration.
+async fn configuration(client: &Client) -> Result<serde_json::Value, RuntimeError> {
+    let status: cri::StatusResponse = client.runtime("Status", cri::StatusRequest { verbose: true }).await?;
+    Ok(status.info.get("config").and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default())
 }
 
 fn selector(node: &str, uid: Option<&str>) -> cri::Labels {
@@ -213,8 +222,8 @@ fn unmount_below(dir: &Path) {
 
 #[async_trait]
 impl Runtime for Cri {
-    fn name(&self) -> &'static str {
-        "containerd"
+    fn name(&self) -> &str {
+        &self.name
     }
 
     fn version(&self) -> String {

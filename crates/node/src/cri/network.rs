@@ -61,6 +61,14 @@ pub(super) fn configure(
         .map_err(RuntimeError::io(format!("CNI configuration {}", file.display())))
 }
 
+/// Takes our configuration away again, if it is the one for this bridge.
+pub(super) fn forget(folder: &Path, bridge: &str) {
+    let file = folder.join(FILE);
+    if fs::read_to_string(&file).is_ok_and(|text| text.contains(&format!("\"{bridge}\""))) {
+        let _ = fs::remove_file(file);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -72,6 +80,10 @@ mod tests {
         configure(dir.path(), "tbr0", subnet, Path::new("/d")).expect("written");
         let text = fs::read_to_string(dir.path().join(FILE)).expect("file");
         assert!(text.contains("10.1.2.0/24") && text.contains("tbr0"), "{text}");
+        forget(dir.path(), "tbr1");
+        assert!(dir.path().join(FILE).exists(), "it is another node's");
+        forget(dir.path(), "tbr0");
+        assert!(!dir.path().join(FILE).exists());
         let other = tempfile::tempdir().expect("folder");
         fs::write(other.path().join("10-flannel.conflist"), "{}").expect("theirs");
         configure(other.path(), "tbr0", subnet, Path::new("/d")).expect("left alone");

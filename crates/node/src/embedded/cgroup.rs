@@ -8,6 +8,8 @@ use std::time::Duration;
 use crate::runtime::{Resources, Usage};
 
 const ROOT: &str = "/sys/fs/cgroup";
+/// How often what does not end is killed again.
+const ROUNDS: usize = 5;
 const CONTROLLERS: &[&str] = &["cpu", "memory", "pids", "cpuset", "io"];
 
 /// The groups of one node, all below `/tombolo-<id>`.
@@ -127,10 +129,17 @@ impl Cgroups {
         }
     }
 
-    /// Ends and removes everything of this node.
-    pub fn remove_all(&self) {
-        self.kill(&format!("/{}", self.node));
-        self.remove(&format!("/{}", self.node));
+    /// Ends and removes everything of this node. Who starts something while it is killed is killed in the next round.
+    pub fn remove_all(&self) -> io::Result<()> {
+        let node = format!("/{}", self.node);
+        for _ in 0..ROUNDS {
+            self.kill(&node);
+            self.remove(&node);
+            if !self.folders(&node).iter().any(|folder| folder.exists()) {
+                return Ok(());
+            }
+        }
+        Err(io::Error::other(format!("cgroup {node} cannot be removed: its processes do not end")))
     }
 
     /// Whether the kernel killed a process of the group for want of memory.

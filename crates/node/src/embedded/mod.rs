@@ -152,7 +152,7 @@ impl Embedded {
 
 #[async_trait]
 impl Runtime for Embedded {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "tombolo"
     }
 

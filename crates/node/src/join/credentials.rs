@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_util::sync::CancellationToken;
 
 use super::JoinError;
 use super::verify::{KnownTime, Tolerant};
@@ -30,6 +31,8 @@ struct Current {
     /// The certificate's beginning and end, seconds since 1970.
     validity: (i64, i64),
     tls: Arc<rustls::ClientConfig>,
+    /// Cancelled when this is replaced: who is who is settled when a connection is made, so it has to be made anew.
+    replaced: CancellationToken,
 }
 
 impl Credentials {
@@ -55,7 +58,8 @@ impl Credentials {
         replace(&self.shared.dir.join("client.pem"), pair.as_bytes(), 0o600)?;
         // What the site signs begins now by its clock, whatever ours says.
         self.shared.known.learn(current.validity.0);
-        *self.shared.current.write() = current;
+        let old = std::mem::replace(&mut *self.shared.current.write(), current);
+        old.replaced.cancel();
         Ok(())
     }
 
@@ -66,6 +70,11 @@ impl Credentials {
 
     pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
         self.shared.current.read().tls.clone()
+    }
+
+    /// Ends when the certificate that is current now is replaced.
+    pub(super) fn replaced(&self) -> CancellationToken {
+        self.shared.current.read().replaced.clone()
     }
 
     pub(super) fn validity(&self) -> (i64, i64) {
@@ -93,7 +102,7 @@ impl Current {
             .with_custom_certificate_verifier(Arc::new(verifier))
             .with_client_auth_cert(chain, key)
             .map_err(|e| broken(&e))?;
-        Ok(Self { validity, tls: Arc::new(tls) })
+        Ok(Self { validity, tls: Arc::new(tls), replaced: CancellationToken::new() })
     }
 }
 

@@ -1,10 +1,14 @@
 //! The node's connections to its cluster: API calls, and the tunnel for the way back.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_util::sync::WaitForCancellationFutureOwned;
 use tombolo_tunnel::{Backoff, BoxIo, Dialer, TunnelError, random_fraction};
 
 use super::{Credentials, JoinError};
@@ -42,10 +46,49 @@ async fn connect(
 ) -> Result<BoxIo, TunnelError> {
     let tcp = TcpStream::connect((host.as_str(), port)).await?;
     tcp.set_nodelay(true)?;
+    let replaced = credentials.replaced();
     let mut tls = rustls::ClientConfig::clone(&credentials.tls());
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, tcp).await?;
-    Ok(Box::new(stream))
+    Ok(Box::new(UntilReplaced { stream, replaced: Box::pin(replaced.cancelled_owned()) }))
+}
+
+/// A connection that ends with the certificate it was made with. A node that comes back with an outdated one is nobody on
+/// that connection, and would stay nobody for as long as it keeps using it.
+struct UntilReplaced<S> {
+    stream: S,
+    replaced: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for UntilReplaced<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        if self.replaced.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for UntilReplaced<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
 }
 
 /// Dials the site again and again; what the site opens on the connection is served the kubelet API.
@@ -80,5 +123,25 @@ pub(super) async fn keep_tunnel(
             Err(error) => tracing::debug!(site = host, %error, "no tunnel to the site yet"),
         }
         tokio::time::sleep(backoff.next(random_fraction())).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_ends_when_its_certificate_is_replaced() {
+        let (near, mut far) = tokio::io::duplex(64);
+        let token = CancellationToken::new();
+        let mut stream = UntilReplaced { stream: near, replaced: Box::pin(token.clone().cancelled_owned()) };
+        far.write_all(b"a").await.expect("written");
+        assert_eq!(stream.read_u8().await.expect("read"), b'a');
+        let reading = tokio::spawn(async move { stream.read(&mut [0; 8]).await });
+        token.cancel();
+        assert_eq!(reading.await.expect("ran").expect("an end"), 0);
     }
 }

@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 
 pub use credentials::Credentials;
 pub use discover::{ca_hash, sign_cluster_info};
+pub(crate) use renew::{is_due, unix_now};
+pub(crate) use request::serving_certificate;
 
 /// What the operator says about the cluster to join.
 #[derive(Clone, Debug, Default)]

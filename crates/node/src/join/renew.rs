@@ -7,18 +7,20 @@ use super::{Credentials, JoinError, request};
 /// How often the clock is looked at; sleeping machines wake up with little of this left.
 const LOOK: Duration = Duration::from_secs(30);
 /// After a success nothing is asked for so long, even if the clock still calls the new certificate outdated: then the clock
-/// is wrong, not the certificate.
-const REST: Duration = Duration::from_secs(3600);
+/// is wrong, not the certificate. Unless the clock is set in between.
+const REST: Duration = Duration::from_secs(600);
+/// Clocks drift; what differs more from the time that passed was set.
+const SET: i64 = 300;
 const FIRST_RETRY: Duration = Duration::from_secs(2);
 const LAST_RETRY: Duration = Duration::from_secs(300);
 
 /// Whether a certificate that is valid from `begin` to `end` is to be replaced at `now`: past two thirds of its life, or
 /// outside it.
-fn is_due(now: i64, (begin, end): (i64, i64)) -> bool {
+pub(crate) fn is_due(now: i64, (begin, end): (i64, i64)) -> bool {
     now < begin || now >= begin + (end - begin) / 3 * 2
 }
 
-fn now() -> i64 {
+pub(crate) fn unix_now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
@@ -26,7 +28,7 @@ fn now() -> i64 {
 pub(super) async fn run(client: &kube::Client, credentials: &Credentials, name: &str) {
     let mut retry = FIRST_RETRY;
     loop {
-        if !is_due(now(), credentials.validity()) {
+        if !is_due(unix_now(), credentials.validity()) {
             tokio::time::sleep(LOOK).await;
             continue;
         }
@@ -34,7 +36,7 @@ pub(super) async fn run(client: &kube::Client, credentials: &Credentials, name: 
             Ok(()) => {
                 tracing::info!(node = name, "the node's certificate was renewed");
                 retry = FIRST_RETRY;
-                tokio::time::sleep(REST).await;
+                rest().await;
             }
             Err(error) => {
                 tracing::warn!(node = name, %error, "the node's certificate could not be renewed yet");
@@ -43,6 +45,18 @@ pub(super) async fn run(client: &kube::Client, credentials: &Credentials, name: 
             }
         }
     }
+}
+
+async fn rest() {
+    let (wall, start) = (unix_now(), tokio::time::Instant::now());
+    while start.elapsed() < REST && !was_set(unix_now() - wall, start.elapsed()) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Whether a clock that went on by `seconds` while `passed` went by was set.
+fn was_set(seconds: i64, passed: Duration) -> bool {
+    (seconds - passed.as_secs().cast_signed()).abs() > SET
 }
 
 async fn renew(client: &kube::Client, credentials: &Credentials, name: &str) -> Result<(), JoinError> {
@@ -54,6 +68,12 @@ async fn renew(client: &kube::Client, credentials: &Credentials, name: &str) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_was_set_is_told_from_one_that_drifts() {
+        assert!(!was_set(60, Duration::from_secs(61)));
+        assert!(was_set(-86_400, Duration::from_secs(60)) && was_set(86_400, Duration::from_secs(60)));
+    }
 
     #[test]
     fn a_certificate_is_renewed_in_its_last_third_or_outside_its_life() {

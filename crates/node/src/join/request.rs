@@ -10,6 +10,7 @@ use kube::api::{Api, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use super::JoinError;
 
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// A watch is renewed this often, so that a half-dead connection is noticed.
 const WATCH_SECONDS: u32 = 60;
 
@@ -30,13 +31,42 @@ pub(super) async fn client_certificate(
         usages: Some(vec!["digital signature".into(), "client auth".into()]),
         ..Default::default()
     };
-    wait(client, name, spec).await
+    let hint = "A node of this name may exist already: delete it, or approve the request";
+    wait(client, name, spec, hint).await
+}
+
+/// Asks for a certificate for the kubelet port of node `name` and waits until it is there, or denied. A Tombolo site
+/// approves it when the names are those in the node's status; elsewhere it may take an administrator.
+pub(crate) async fn serving_certificate(
+    client: &kube::Client,
+    name: &str,
+    names: &[String],
+    key: &rcgen::KeyPair,
+) -> Result<String, JoinError> {
+    let mut params = rcgen::CertificateParams::new(names)?;
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(rcgen::DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(rcgen::DnType::CommonName, format!("system:node:{name}"));
+    let spec = CertificateSigningRequestSpec {
+        request: ByteString(params.serialize_request(key)?.pem()?.into_bytes()),
+        signer_name: SERVING_SIGNER.into(),
+        usages: Some(vec!["digital signature".into(), "server auth".into()]),
+        ..Default::default()
+    };
+    wait(
+        client,
+        name,
+        spec,
+        "It is for the kubelet port; the port shows the node's own certificate until then",
+    )
+    .await
 }
 
 async fn wait(
     client: &kube::Client,
     node: &str,
     spec: CertificateSigningRequestSpec,
+    hint: &str,
 ) -> Result<String, JoinError> {
     let name = format!("node-{node}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
     let metadata = ObjectMeta { name: Some(name.clone()), ..Default::default() };
@@ -76,7 +106,8 @@ async fn wait(
         version = seen.metadata.resource_version.unwrap_or_default();
         tracing::warn!(
             request = name,
-            "nobody approved this node yet. A node of this name may exist already: delete it, or `kubectl certificate approve {name}`"
+            hint,
+            "nobody approved this node's request yet: `kubectl certificate approve {name}`"
         );
     }
 }

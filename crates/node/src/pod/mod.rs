@@ -3,6 +3,7 @@
 //! [`plan`] decides from what is wanted and what is, [`status`] says what is in the words of the API; both are pure.
 //! [`worker`] is the thin shell around them: look, decide, act, report.
 
+pub(crate) mod admission;
 pub(crate) mod env;
 mod fencing;
 pub(crate) mod memory;

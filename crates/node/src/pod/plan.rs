@@ -4,6 +4,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::memory::Memory;
+use super::spec;
 use crate::runtime::{ContainerPhase, ContainerState, PodState};
 
 #[derive(Clone, Debug, PartialEq)]
@@ -134,6 +135,11 @@ pub(crate) fn plan(pod: &Pod, state: &PodState, memory: &Memory, now: Timestamp)
             None => decision.actions.push(Action::StartSandbox),
         }
         return decision;
+    }
+    for container in spec::ephemeral(pod) {
+        if latest(state, &container.name).is_none() {
+            start(&container, state, memory, now, &mut decision);
+        }
     }
     // What ran before the machine went down tells nothing about whether initialization is done.
     let fresh = |c: &ContainerState| c.current;

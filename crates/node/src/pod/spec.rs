@@ -1,5 +1,6 @@
 //! From a pod's specification to what the runtime is asked for.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -25,10 +26,20 @@ pub(crate) fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or("default")
 }
 
-/// Every container of a pod by name, main and init alike.
-pub(crate) fn container<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+/// Every container of a pod by name: main, init and ephemeral alike.
+pub(crate) fn container<'a>(pod: &'a Pod, name: &str) -> Option<Cow<'a, Container>> {
     let spec = pod.spec.as_ref()?;
-    spec.containers.iter().chain(spec.init_containers.iter().flatten()).find(|c| c.name == name)
+    let lasting = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+    let ephemeral = || ephemeral(pod).into_iter().find(|c| c.name == name).map(Cow::Owned);
+    lasting.into_iter().find(|c| c.name == name).map(Cow::Borrowed).or_else(ephemeral)
+}
+
+/// The containers that somebody added to look into a running pod. They are containers like others but for what they may not
+/// have, and are never started again.
+pub(crate) fn ephemeral(pod: &Pod) -> Vec<Container> {
+    let added = pod.spec.iter().flat_map(|s| s.ephemeral_containers.iter().flatten());
+    let plain = |added| serde_json::to_value(added).and_then(serde_json::from_value::<Container>).ok();
+    added.filter_map(plain).collect()
 }
 
 pub(crate) fn grace_period(pod: &Pod) -> i64 {

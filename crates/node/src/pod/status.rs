@@ -29,6 +29,11 @@ pub(crate) fn status(pod: &Pod, state: &PodState, memory: &Memory, facts: &Facts
         |container: &Container, init: bool| container_status(pod, container, init, state, memory, facts);
     let init: Vec<_> = spec.init_containers.iter().flatten().map(|c| one(c, true)).collect();
     let main: Vec<_> = spec.containers.iter().map(|c| one(c, false)).collect();
+    let mut ephemeral: Vec<_> = super::spec::ephemeral(pod).iter().map(|c| one(c, false)).collect();
+    for status in &mut ephemeral {
+        // Nothing waits for them.
+        (status.ready, status.started) = (false, None);
+    }
     let phase = phase(pod, state, memory);
     let (reason, message) = match &memory.failed {
         Some((reason, message)) => (Some(reason.clone()), Some(message.clone())),
@@ -54,6 +59,7 @@ pub(crate) fn status(pod: &Pod, state: &PodState, memory: &Memory, facts: &Facts
         observed_generation: pod.metadata.generation,
         init_container_statuses: (!init.is_empty()).then_some(init),
         container_statuses: Some(main),
+        ephemeral_container_statuses: (!ephemeral.is_empty()).then_some(ephemeral),
         ..PodStatus::default()
     };
     new.conditions = Some(conditions(pod, old, &new, state, facts.now));
@@ -254,6 +260,11 @@ fn conditions(
     }
     list.push(why("ContainersReady", containers_ready, reason, message));
     list.push(condition(old, "PodScheduled", true, None, None, now, pod));
+    if new.reason.as_deref() == Some("Evicted") {
+        // Whoever counts failures can tell this from an end of the pod's own making.
+        let why = (Some("TerminationByKubelet".to_owned()), new.message.clone());
+        list.push(condition(old, "DisruptionTarget", true, why.0, why.1, now, pod));
+    }
     list
 }
 

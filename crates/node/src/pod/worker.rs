@@ -56,12 +56,25 @@ pub(crate) struct Handle {
     pub task: tokio::task::JoinHandle<()>,
 }
 
+impl Handle {
+    /// The pod, while it takes room here: one that is over takes none.
+    pub fn occupant(&self) -> Option<Arc<Pod>> {
+        if self.task.is_finished() {
+            return None;
+        }
+        let pod = self.wanted.borrow().pod().clone();
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        (!matches!(phase, Some("Failed" | "Succeeded"))).then_some(pod)
+    }
+}
+
 pub(crate) type Verdict = Arc<parking_lot::Mutex<Option<(String, String)>>>;
 
-pub(crate) fn spawn(ctx: Arc<Context>, wanted: Wanted) -> Handle {
+/// `refusal`: why the pod cannot be here; it is told, and nothing is started.
+pub(crate) fn spawn(ctx: Arc<Context>, wanted: Wanted, refusal: Option<(String, String)>) -> Handle {
     let (sender, receiver) = watch::channel(wanted);
     let wake = Arc::new(Notify::new());
-    let verdict = Verdict::default();
+    let verdict = Verdict::new(parking_lot::Mutex::new(refusal));
     let worker = Worker::new(ctx, receiver, wake.clone(), verdict.clone());
     Handle { wanted: sender, wake, verdict, task: tokio::spawn(worker.run()) }
 }
@@ -258,6 +271,9 @@ impl Worker {
                 let _ = tokio::task::spawn_blocking(move || std::fs::remove_dir_all(volumes)).await;
             }
             Action::Remove { id } => {
+                if let Some(old) = state.containers.iter().find(|c| c.id == id) {
+                    start::forget_words(&self.ctx, spec::uid(pod), &old.name, old.attempt);
+                }
                 if let Err(error) = self.ctx.runtime.remove_container(spec::uid(pod), &id).await {
                     tracing::debug!(pod = spec::name(pod), %error, "an old container could not be removed");
                 }

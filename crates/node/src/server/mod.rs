@@ -4,6 +4,7 @@
 //! caller's business for streams; on the port only clients with a certificate of the cluster's authority get in.
 
 mod authorize;
+mod certificate;
 mod forward;
 mod logs;
 mod remote;
@@ -28,6 +29,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::node::{Node, Shared};
 
 use authorize::{Answers, Caller};
+pub(crate) use certificate::Shown;
+pub use tls::TlsServer;
 pub(crate) use tls::listen;
 
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -67,6 +70,12 @@ impl Node {
     /// Serves the kubelet API to whoever is at the other end, until it hangs up. The caller has authorized it.
     pub async fn serve_stream(&self, io: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) {
         serve(self.shared.clone(), io).await;
+    }
+
+    /// The kubelet API for clients that show who they are, wherever their streams come from; the port does the same. `None`
+    /// for a node that has no port.
+    pub fn tls_server(&self) -> Option<TlsServer> {
+        self.tls.clone()
     }
 
     /// The same, detached from the node's own lifetime: for handing to an acceptor.

@@ -6,9 +6,14 @@ use std::time::{Duration, Instant};
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
 
-use crate::machine::{Machine, Site, condition};
+use crate::machine::{Machine, SMALL_SUBNET, Site, condition};
 
-crate::tests![killed_at_random_moments_the_node_leaks_nothing];
+crate::tests![killed_at_random_moments_the_node_leaks_nothing, wiped_while_pods_start_nothing_is_left];
+
+fn lines(program: &str, args: &[&str]) -> Vec<String> {
+    let output = Command::new(program).args(args).output().expect(program);
+    String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+}
 
 /// The node as a process of its own, so that it can be killed for real.
 pub struct Victim(Child);
@@ -17,7 +22,7 @@ impl Victim {
     pub fn start(site: &Site) -> Victim {
         let program = std::env::current_exe().expect("the test program");
         let mut command = Command::new(program);
-        command.arg("run-node").arg(site.kubeconfig()).arg(site.machine.dir());
+        command.arg("run-node").arg(site.kubeconfig()).arg(site.machine.dir()).arg(site.machine.subnet);
         Victim(command.stdin(Stdio::null()).spawn().expect("a node process"))
     }
 
@@ -28,7 +33,15 @@ impl Victim {
 }
 
 async fn killed_at_random_moments_the_node_leaks_nothing() {
-    let Some(mut site) = Site::start("churn").await else { return };
+    // So few addresses that those of one round would be missed in the next.
+    let mut machine = Machine::new("churn");
+    machine.subnet = SMALL_SUBNET;
+    let Some(mut site) = Site::start_on(machine, "churn").await else { return };
+    let rules = || lines("nft", &["list", "ruleset"]);
+    // Those of the API server's own Service.
+    let complete = || rules().iter().any(|rule| rule.contains("dnat to"));
+    crate::machine::eventually(Duration::from_secs(30), complete).await;
+    let rules_at_first = rules();
     site.halt().await;
     // The same moments in every run; TOMBOLO_CHURN is a seed for others.
     let seed = std::env::var("TOMBOLO_CHURN").ok().and_then(|seed| seed.parse().ok()).unwrap_or(7);
@@ -76,33 +89,88 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     }
     let folders = || std::fs::read_dir(site.machine.dir().join("pods")).expect("pods").count();
     crate::machine::eventually(Duration::from_secs(60), || folders() == 10).await;
-    let links = String::from_utf8(Command::new("ip").args(["-o", "link"]).output().expect("ip").stdout)
-        .expect("text");
-    let pod_links = links.lines().filter(|line| line.contains(": tmb")).count();
-    assert_eq!(pod_links, 10, "one link per pod:\n{links}");
+    let links = lines("ip", &["-o", "link"]);
+    let pod_links = links.iter().filter(|line| line.contains(": tmb")).count();
+    assert_eq!(pod_links, 10, "one link per pod:\n{links:#?}");
     let dir = site.machine.dir().to_string_lossy().into_owned();
     let shims = std::fs::read_dir("/proc").expect("proc").flatten().filter(|entry| {
         let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&command).contains(&format!("{dir}/bin/shim"))
     });
     assert_eq!(shims.count(), 10, "one shim per pod");
+    assert_eq!(pod_cgroups(&site), 10, "one cgroup per pod");
+    // All other addresses are free: three more pods, and the network is full.
+    for index in 0..3 {
+        let name = format!("more-{index}");
+        site.create(&name, json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
+        site.ready(&name).await;
+    }
+    let pods = site.pods().list(&ListParams::default()).await.expect("pods").items;
+    let addresses: std::collections::BTreeSet<_> =
+        pods.iter().filter_map(|pod| pod.status.as_ref()?.pod_ip.clone()).collect();
+    assert_eq!(addresses.len(), 13, "an address for each: {addresses:?}");
     for pod in site.pods().list(&ListParams::default()).await.expect("pods").items {
         site.delete(&pod.metadata.name.unwrap_or_default()).await;
     }
     crate::machine::eventually(Duration::from_secs(60), || folders() == 0).await;
+    assert_eq!(pod_cgroups(&site), 0, "cgroups are left");
+    assert_eq!(rules(), rules_at_first, "rules are left");
+    let links = lines("ip", &["-o", "link"]);
+    assert!(!links.iter().any(|line| line.contains(": tmb")), "links are left:\n{links:#?}");
     site.tear_down().await;
 }
 
-/// `run-node KUBECONFIG DIR`: what the victim is.
-pub async fn run_node(kubeconfig: &str, dir: &str) {
+/// Those of the memory controller, or of the one hierarchy.
+fn pod_cgroups(site: &Site) -> usize {
+    let identity = std::fs::read(site.machine.dir().join("node.json")).expect("node.json");
+    let identity: serde_json::Value = serde_json::from_slice(&identity).expect("node.json");
+    let group = format!("tombolo-{}", identity["id"].as_str().expect("id"));
+    let roots =
+        ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(|root| std::path::Path::new(root).join(&group));
+    let folder = roots.iter().find(|root| root.is_dir()).and_then(|root| std::fs::read_dir(root).ok());
+    let names = folder.into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("pod")).count()
+}
+
+/// The owner gives the machine to another use at a bad moment: the node is killed while it starts pods, and nobody starts
+/// it again.
+async fn wiped_while_pods_start_nothing_is_left() {
+    let Some(mut site) = Site::start("wipe").await else { return };
+    site.halt().await;
+    for round in 0..6_u64 {
+        let victim = Victim::start(&site);
+        for index in 0..6 {
+            let name = format!("w{round}-{index}");
+            site.create(&name, json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
+        }
+        // Until the first is being started, and then a little further each time.
+        let pods = site.machine.dir().join("pods");
+        crate::machine::eventually(Duration::from_secs(30), || {
+            std::fs::read_dir(&pods).is_ok_and(|pods| pods.count() > 0)
+        })
+        .await;
+        tokio::time::sleep(Duration::from_millis(round * 40)).await;
+        victim.kill();
+        tombolo_node::Node::destroy(site.machine.dir()).await.expect("destroy");
+        site.machine.assert_clean();
+        let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        site.pods().delete_collection(&now, &Default::default()).await.expect("deleted");
+    }
+    site.tear_down().await;
+}
+
+/// `run-node KUBECONFIG DIR SUBNET`: what the victim is.
+pub async fn run_node(kubeconfig: &str, dir: &str, subnet: &str) {
     let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig).expect("kubeconfig");
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("config");
     let client = kube::Client::try_from(config).expect("client");
     let _node = crate::machine::start_node(
         client,
         std::path::Path::new(dir),
+        subnet,
         &Machine::program(),
         &tombolo_node::Network::Own,
+        &Default::default(),
         &Default::default(),
     )
     .await;

@@ -1,92 +1,17 @@
 //! The same pods through another runtime: a real containerd behind its CRI socket.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{ConfigMap, ContainerStatus, Pod};
 use kube::Api;
 use serde_json::json;
 use tombolo_node::RuntimeChoice;
-use tombolo_testkit::{busybox_archive, real_node_possible};
+use tombolo_testkit::{Containerd, busybox_archive, real_node_possible};
 
 use crate::machine::{BUSYBOX, Site, eventually, phase};
+use crate::streams::forwarded;
 
 crate::tests![pods_live_and_end_through_containerd];
-
-const PAUSE: &str = "localhost/pause:1";
-
-struct Containerd {
-    process: Child,
-    dir: tempfile::TempDir,
-}
-
-impl Containerd {
-    async fn start() -> Containerd {
-        let dir = tempfile::Builder::new().prefix("tmbn-ctd-").tempdir().expect("folder");
-        let root = dir.path().display();
-        let config = format!(
-            r#"version = 2
-root = "{root}/root"
-state = "{root}/state"
-[grpc]
-address = "{root}/containerd.sock"
-[plugins."io.containerd.grpc.v1.cri"]
-sandbox_image = "{PAUSE}"
-restrict_oom_score_adj = true
-[plugins."io.containerd.grpc.v1.cri".cni]
-bin_dir = "/usr/lib/cni"
-conf_dir = "{root}/cni"
-[plugins."io.containerd.internal.v1.opt"]
-path = "{root}/opt"
-"#
-        );
-        std::fs::write(dir.path().join("config.toml"), config).expect("configuration");
-        let log = std::fs::File::create(dir.path().join("log")).expect("log");
-        let process = Command::new("/usr/bin/containerd")
-            .arg("--config")
-            .arg(dir.path().join("config.toml"))
-            .stdin(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("containerd starts");
-        let containerd = Containerd { process, dir };
-        eventually(Duration::from_secs(30), || containerd.ctr(&["version"]).is_some()).await;
-        for (image, command) in [(PAUSE, vec!["/bin/sleep", "1000000"]), (BUSYBOX, vec!["/bin/sh"])] {
-            let archive = busybox_archive(containerd.dir.path(), image, &command).expect("image");
-            assert!(
-                containerd.ctr(&["images", "import", &archive.display().to_string()]).is_some(),
-                "{image}"
-            );
-        }
-        containerd
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("containerd.sock")
-    }
-
-    /// What ctr says, if it succeeds.
-    fn ctr(&self, args: &[&str]) -> Option<String> {
-        let mut command = Command::new("/usr/bin/ctr");
-        command.arg("--address").arg(self.socket()).args(["--namespace", "k8s.io"]).args(args);
-        let output = command.output().ok().filter(|output| output.status.success())?;
-        Some(String::from_utf8_lossy(&output.stdout).into_owned())
-    }
-}
-
-impl Drop for Containerd {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        for point in mounts.lines().filter_map(|line| line.split(' ').nth(4)) {
-            if Path::new(point).starts_with(self.dir.path()) {
-                let _ = nix::mount::umount2(point, nix::mount::MntFlags::MNT_DETACH);
-            }
-        }
-    }
-}
 
 fn status(pod: &Pod) -> ContainerStatus {
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
@@ -99,7 +24,9 @@ async fn pods_live_and_end_through_containerd() {
         return;
     }
     // Older than the site, so that a test that fails still has it to end its pods.
-    let containerd = Containerd::start().await;
+    let dir = tempfile::Builder::new().prefix("tmbn-ctd-").tempdir().expect("folder");
+    let image = busybox_archive(dir.path(), BUSYBOX, &["/bin/sh"]).expect("image");
+    let containerd = Containerd::start(dir.path(), &[image]).expect("containerd");
     let Some(mut site) = Site::start("ctd").await else { return };
     site.halt().await;
     site.runtime = RuntimeChoice::Cri(containerd.socket());
@@ -138,6 +65,8 @@ async fn pods_live_and_end_through_containerd() {
         .expect_err("a failing command");
     assert!(format!("{failed:#}").contains("exit code 3"), "{failed:#}");
 
+    streams_and_figures(&site).await;
+
     // A container that ends is started again, and how it ended is known.
     site.create(
         "crash",
@@ -173,10 +102,57 @@ async fn pods_live_and_end_through_containerd() {
     }
     let folders = || std::fs::read_dir(site.machine.dir().join("pods")).expect("pods").count();
     eventually(Duration::from_secs(30), || folders() == 0).await;
-    assert_eq!(
-        containerd.ctr(&["containers", "list", "--quiet"]).as_deref(),
-        Some(""),
-        "containers are left"
-    );
+    assert_eq!(containerd.ctr(&["containers", "list", "--quiet"]).expect("ctr"), "", "containers are left");
     site.tear_down().await;
+    let left = std::fs::read_dir(containerd.network_folder()).expect("folder").count();
+    assert_eq!(left, 0, "our network configuration is left");
+}
+
+/// Attached input, a forwarded port, and what the pod uses.
+async fn streams_and_figures(site: &Site) {
+    site.create(
+        "reader",
+        json!({"restartPolicy": "Never", "containers": [{"name": "main", "stdin": true, "stdinOnce": true,
+            "command": ["sh", "-c", "while read line; do echo got $line; done; echo end"]}]}),
+    )
+    .await;
+    site.ready("reader").await;
+    let (kubectl, namespace) = (site.kubectl(), site.namespace.clone());
+    let attach = move || kubectl.run_with_input(&["-n", &namespace, "attach", "-i", "reader"], "one\ntwo\n");
+    let seen = tokio::task::spawn_blocking(attach).await.expect("ran").expect("attach");
+    assert!(seen.contains("got one") && seen.contains("got two"), "{seen}");
+    site.until("reader", "done", |pod| phase(pod) == "Succeeded").await;
+
+    site.create(
+        "page",
+        json!({"containers": [{"name": "main", "command": ["sh", "-c", "mkdir /www; echo served > /www/index.html; exec httpd -f -p 8080 -h /www"],
+            "readinessProbe": {"tcpSocket": {"port": 8080}, "periodSeconds": 1}}]}),
+    )
+    .await;
+    site.ready("page").await;
+    let (kubectl, namespace) = (site.kubectl(), site.namespace.clone());
+    let page =
+        tokio::task::spawn_blocking(move || forwarded(&kubectl, &namespace, "page")).await.expect("ran");
+    assert!(page.ends_with("served\n"), "{page:?}");
+
+    let raw = format!("/api/v1/nodes/{}/proxy/stats/summary", site.name);
+    let start = std::time::Instant::now();
+    loop {
+        let text = site.run(&["get", "--raw", &raw]).await.expect("stats");
+        let stats: serde_json::Value = serde_json::from_str(&text).expect("stats");
+        let pods = stats["pods"].as_array().cloned().unwrap_or_default();
+        let page = pods.iter().find(|pod| pod["podRef"]["name"] == "page").cloned().unwrap_or_default();
+        let used = &page["containers"][0];
+        // The runtime counts now and then, not at once.
+        if used["memory"]["workingSetBytes"].as_u64() > Some(0)
+            && used["cpu"]["usageCoreNanoSeconds"].as_u64() > Some(0)
+        {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "no figures: {stats:#}");
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    for pod in ["reader", "page"] {
+        site.delete(pod).await;
+    }
 }

@@ -18,7 +18,7 @@ crate::tests![
     a_registry_with_a_token_is_pulled_from
 ];
 
-fn sha(bytes: &[u8]) -> String {
+pub fn sha(bytes: &[u8]) -> String {
     format!("sha256:{:x}", Sha256::digest(bytes))
 }
 
@@ -41,7 +41,7 @@ fn tar_of(files: &[(&str, &str)]) -> Vec<u8> {
     builder.into_inner().expect("tar")
 }
 
-fn gzip(bytes: &[u8]) -> Vec<u8> {
+pub fn gzip(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     encoder.write_all(bytes).expect("gzip");
     encoder.finish().expect("gzip")
@@ -101,7 +101,7 @@ async fn an_archive_is_imported_with_its_whiteouts_and_damage_is_found() {
 }
 
 /// A registry that wants a token, and the token only for the right password.
-async fn registry(blobs: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
+pub async fn registry(blobs: HashMap<String, Vec<u8>>) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
     let address = listener.local_addr().expect("address");
     let asked = Arc::new(Mutex::new(Vec::new()));

@@ -11,13 +11,15 @@ use serde_json::json;
 use tombolo_net::PodNetwork;
 use tombolo_node::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use tombolo_node::image::{ImageConfig, Registries, Store};
-use tombolo_node::{Listen, Network, Node, NodeConfig, RuntimeChoice};
+use tombolo_node::{Listen, Network, Node, NodeConfig, RuntimeChoice, Upkeep};
 use tombolo_testkit::{Fixture, Kubectl, Upstream, UpstreamOptions};
 
 pub const BUSYBOX: &str = "localhost/busybox:test";
 /// Also the node's name: kube-apiserver dials nodes by name, and nobody resolves names here.
 pub const GATEWAY: &str = "10.213.77.1";
 const SUBNET: &str = "10.213.77.0/24";
+/// As many pods as churn leaves running, the node itself, and three more.
+pub const SMALL_SUBNET: &str = "10.213.77.0/28";
 
 /// One API server for all tests of a run: starting it takes seconds.
 pub fn upstream() -> Option<&'static Upstream> {
@@ -75,6 +77,7 @@ pub fn busybox(store: &Store) {
 pub struct Machine {
     dir: tempfile::TempDir,
     small_disk: bool,
+    pub subnet: &'static str,
 }
 
 impl Drop for Machine {
@@ -93,6 +96,7 @@ impl Machine {
                 .tempdir()
                 .expect("temporary folder"),
             small_disk: false,
+            subnet: SUBNET,
         }
     }
 
@@ -131,32 +135,10 @@ impl Machine {
         Embedded::start(config).await.expect("runtime")
     }
 
-    /// Nothing of this machine is left: processes, mounts, cgroups, links.
+    /// Nothing of this machine is left: processes, mounts, cgroups, links, rules.
     pub fn assert_clean(&self) {
-        let dir = self.dir().to_string_lossy().into_owned();
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
-        let left = mounts.lines().filter(|line| line.contains(&dir)).count();
-        assert_eq!(left, usize::from(self.small_disk), "mounts are left:\n{mounts}");
-        for entry in std::fs::read_dir("/proc").expect("proc").flatten() {
-            let command = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            assert!(!command.contains(&dir), "a process is left: {command}");
-        }
-        let Ok(identity) = std::fs::read(self.dir().join("node.json")) else { return };
-        let identity: serde_json::Value = serde_json::from_slice(&identity).expect("node.json");
-        let id = identity["id"].as_str().expect("id");
-        let run = |program: &str, args: &[&str]| {
-            let output = std::process::Command::new(program).args(args).output();
-            String::from_utf8_lossy(&output.expect(program).stdout).into_owned()
-        };
-        let links = run("ip", &["-o", "link"]);
-        assert!(!links.contains(id) && !links.contains(": tmb"), "links are left:\n{links}");
-        let rules = run("nft", &["list", "tables"]);
-        assert!(!rules.contains(id), "rules are left:\n{rules}");
-        let group = format!("tombolo-{id}");
-        let hierarchies = std::fs::read_dir("/sys/fs/cgroup").expect("cgroups").flatten();
-        let left: Vec<_> = hierarchies.map(|h| h.path().join(&group)).filter(|path| path.exists()).collect();
-        assert!(left.is_empty(), "cgroups are left: {left:?}");
+        let left = tombolo_testkit::traces(self.dir());
+        assert!(left.is_empty(), "{} left:\n{}", left.len(), left.join("\n"));
     }
 }
 
@@ -170,6 +152,7 @@ pub struct Site {
     pub program: PathBuf,
     pub network: Network,
     pub runtime: RuntimeChoice,
+    pub upkeep: Upkeep,
     node: Option<(Node, tokio_util::sync::CancellationToken)>,
 }
 
@@ -194,6 +177,7 @@ impl Site {
             program,
             network: Network::Own,
             runtime: RuntimeChoice::Embedded,
+            upkeep: Upkeep::default(),
             node: None,
         };
         site.prepare_namespace().await;
@@ -221,8 +205,16 @@ impl Site {
     /// Starts the node process's part; `halt` ends it as a crash would.
     pub async fn boot(&mut self) {
         self.node = Some(
-            start_node(self.client.clone(), self.machine.dir(), &self.program, &self.network, &self.runtime)
-                .await,
+            start_node(
+                self.client.clone(),
+                self.machine.dir(),
+                self.machine.subnet,
+                &self.program,
+                &self.network,
+                &self.runtime,
+                &self.upkeep,
+            )
+            .await,
         );
     }
 
@@ -321,18 +313,25 @@ impl Site {
 pub async fn start_node(
     client: Client,
     dir: &Path,
+    subnet: &str,
     program: &Path,
     network: &Network,
     runtime: &RuntimeChoice,
+    upkeep: &Upkeep,
 ) -> (Node, tokio_util::sync::CancellationToken) {
     let mut config = NodeConfig::new(client, GATEWAY, dir);
-    config.pod_cidr = Some(SUBNET.parse().expect("subnet"));
+    config.pod_cidr = Some(subnet.parse().expect("subnet"));
     config.addresses = vec![GATEWAY.parse().expect("address")];
     config.program = Some(program.to_owned());
     config.runtime = runtime.clone();
+    config.upkeep = upkeep.clone();
     let address = format!("{GATEWAY}:21510").parse().expect("address");
     // Its address is that of the bridge, which a node with network plugins does not have.
-    config.listen = (*network == Network::Own).then_some(Listen { address, client_ca: None });
+    config.listen = (*network == Network::Own).then_some(Listen {
+        address,
+        client_ca: None,
+        certificate: Default::default(),
+    });
     config.network = network.clone();
     let shutdown = config.shutdown.clone();
     busybox(&Store::open(dir.join("images")).expect("store"));

@@ -17,15 +17,16 @@ mod services;
 mod streams;
 mod stubborn;
 mod trouble;
+mod upkeep;
 
 fn main() {
     tombolo_node::reexec::maybe_run();
     let args: Vec<String> = std::env::args().collect();
-    if let [_, mode, kubeconfig, dir] = args.as_slice()
+    if let [_, mode, kubeconfig, dir, subnet] = args.as_slice()
         && mode == "run-node"
     {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("tokio");
-        return runtime.block_on(churn::run_node(kubeconfig, dir));
+        return runtime.block_on(churn::run_node(kubeconfig, dir, subnet));
     }
     let tests = [
         runtime::tests(),
@@ -37,6 +38,7 @@ fn main() {
         plugins::tests(),
         stubborn::tests(),
         trouble::tests(),
+        upkeep::tests(),
         fencing::tests(),
         containerd::tests(),
         churn::tests(),

@@ -11,12 +11,13 @@ use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tombolo_testkit::{Fixture, Kubectl, require};
 
-use crate::machine::{Site, upstream};
+use crate::machine::{BUSYBOX, Site, upstream};
 
 crate::tests![
     kubectl_reaches_into_a_pod,
     a_terminal_and_an_attached_input_work,
-    logs_follow_and_show_the_previous_container
+    logs_follow_and_show_the_previous_container,
+    a_container_is_added_to_look_into_a_running_pod,
 ];
 
 async fn kubectl_reaches_into_a_pod() {
@@ -57,33 +58,41 @@ async fn kubectl_reaches_into_a_pod() {
             run(&["cp", "web:/tmp/file.txt", &back.to_string_lossy()], "").expect("cp out");
             assert_eq!(std::fs::read_to_string(&back).expect("back"), "carried\n");
 
-            let mut forward = kubectl
-                .command(&["-n", &namespace, "port-forward", "pod/web", ":8080"])
-                .stdout(Stdio::piped())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("port-forward");
-            let mut line = String::new();
-            // Kept open: kubectl goes on printing and would die of a closed pipe.
-            let mut printed = BufReader::new(forward.stdout.take().expect("stdout"));
-            printed.read_line(&mut line).expect("line");
-            // "Forwarding from 127.0.0.1:41234 -> 8080"
-            let address =
-                line.split_whitespace().nth(2).unwrap_or_else(|| panic!("unexpected: {line:?}")).to_owned();
-            for _ in 0..3 {
-                let mut stream = TcpStream::connect(&address).expect("connect");
-                stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("request");
-                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("timeout");
-                let mut answer = String::new();
-                stream.read_to_string(&mut answer).expect("answer");
+            for _ in 0..2 {
+                let answer = forwarded(&kubectl, &namespace, "web");
                 assert!(answer.ends_with("served\n"), "{answer:?}");
             }
-            let _ = forward.kill();
-            let _ = forward.wait();
         };
         tokio::task::spawn_blocking(work).await.expect("kubectl works");
     }
     site.tear_down().await;
+}
+
+/// The last of three pages that port 8080 of a pod gives through `kubectl port-forward`.
+pub fn forwarded(kubectl: &Kubectl, namespace: &str, pod: &str) -> String {
+    let mut forward = kubectl
+        .command(&["-n", namespace, "port-forward", &format!("pod/{pod}"), ":8080"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("port-forward");
+    let mut line = String::new();
+    // Kept open: kubectl goes on printing and would die of a closed pipe.
+    let mut printed = BufReader::new(forward.stdout.take().expect("stdout"));
+    printed.read_line(&mut line).expect("line");
+    // "Forwarding from 127.0.0.1:41234 -> 8080"
+    let address = line.split_whitespace().nth(2).unwrap_or_else(|| panic!("unexpected: {line:?}")).to_owned();
+    let mut answer = String::new();
+    for _ in 0..3 {
+        answer.clear();
+        let mut stream = TcpStream::connect(&address).expect("connect");
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("request");
+        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("timeout");
+        stream.read_to_string(&mut answer).expect("answer");
+    }
+    let _ = forward.kill();
+    let _ = forward.wait();
+    answer
 }
 
 async fn logs_follow_and_show_the_previous_container() {
@@ -103,6 +112,35 @@ async fn logs_follow_and_show_the_previous_container() {
     let status = &pod.status.expect("status").container_statuses.expect("containers")[0];
     assert_eq!(status.state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code), Some(0));
     assert_eq!(status.last_state.as_ref().and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code), Some(1));
+    site.tear_down().await;
+}
+
+async fn a_container_is_added_to_look_into_a_running_pod() {
+    let Some(mut site) = Site::start("debug").await else { return };
+    site.create("web", json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]})).await;
+    let before = site.ready("web").await;
+    let script = "echo looking; while [ ! -e /tmp/go ]; do sleep 0.1; done";
+    site.run(&["debug", "web", "--image", BUSYBOX, "-c", "looker", "--", "sh", "-c", script])
+        .await
+        .expect("kubectl debug");
+    let added = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let statuses = pod.status.as_ref().and_then(|s| s.ephemeral_container_statuses.clone());
+        statuses.and_then(|all| all.first()?.state.clone())
+    };
+    site.until("web", "looked into", |pod| added(pod).is_some_and(|state| state.running.is_some())).await;
+    assert_eq!(site.run(&["logs", "web", "-c", "looker"]).await.expect("logs"), "looking\n");
+    // It is in the pod: the same host name, the same network.
+    assert_eq!(site.run(&["exec", "web", "-c", "looker", "--", "hostname"]).await.expect("exec"), "web\n");
+    site.halt().await;
+    site.boot().await;
+    // Once ended, it stays so; the pod does not mind.
+    site.run(&["exec", "web", "-c", "looker", "--", "touch", "/tmp/go"]).await.expect("touch");
+    let pod = site.until("web", "left alone", |pod| added(pod).is_some_and(|s| s.terminated.is_some())).await;
+    let id = |pod: &k8s_openapi::api::core::v1::Pod| {
+        pod.status.as_ref().and_then(|s| s.container_statuses.clone()).map(|all| all[0].container_id.clone())
+    };
+    assert_eq!(id(&before), id(&pod), "the pod's own container runs on");
+    assert_eq!(crate::machine::condition(&pod, "Ready"), Some("True"));
     site.tear_down().await;
 }
 

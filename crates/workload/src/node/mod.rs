@@ -187,7 +187,13 @@ impl Controller for NodeLifecycle {
 
     fn plan(&self, key: &Key, world: &World, now: Timestamp) -> Vec<Action> {
         let Some(node) = world.nodes.get(key) else { return Vec::new() };
-        let heard = *self.heard.lock().entry(key.name.clone()).or_insert(now);
+        let heard = {
+            let mut all = self.heard.lock();
+            let heard = all.entry(key.name.clone()).or_insert(now);
+            // A clock that was ahead and was set right must not keep a dead node alive.
+            *heard = (*heard).min(now);
+            *heard
+        };
         let troubled = ready_status(&node) != "True"
             || node
                 .spec
