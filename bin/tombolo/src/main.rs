@@ -18,8 +18,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::client::Target;
 use crate::commands::{
-    agent, backup, check, completion, explain, hub, image, import, join, logs, node, place, reference, serve,
-    site, sites, support, token, top, wipe,
+    agent, backup, check, completion, explain, gateway, hub, image, import, join, logs, node, place,
+    reference, serve, site, sites, support, token, top, wipe,
 };
 
 /// One Kubernetes API from cloud to edge
@@ -39,6 +39,7 @@ enum Command {
     Hub(hub::Args),
     Agent(agent::Args),
     Node(node::Args),
+    Gateway(gateway::Args),
     Up(up::Args),
     Down(up::DownArgs),
     Tour(up::tour::Args),
@@ -99,6 +100,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
             Command::Hub(args) => hub::run(args).await,
             Command::Node(args) => node::run(args, &target).await,
             Command::Agent(args) => agent::run(args, &target).await,
+            Command::Gateway(args) => gateway::run(args, &target).await,
             Command::Up(args) => up::up(args).await,
             Command::Down(args) => up::down(args).await,
             Command::Tour(args) => up::tour::run(args).await,
@@ -141,7 +143,11 @@ impl Command {
             Self::Site(args) => args.start.netns.as_deref(),
             Self::Hub(args) => args.start.netns.as_deref(),
             Self::Node(args) => args.netns.as_deref(),
-            Self::Wipe(args) => args.netns.as_deref(),
+            Self::Gateway(args) => args.netns.as_deref(),
+            // What was in a namespace that is gone went with it; what ran outside is still to be removed.
+            Self::Wipe(args) => {
+                args.netns.as_deref().filter(|name| tombolo_wan::Namespace::of_another(name).path().exists())
+            }
             _ => None,
         }
     }

@@ -7,19 +7,21 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use http::Request;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
-use tombolo_apiserver::{Body, Config, Identity, Server};
+use tombolo_apiserver::{Body, CLIENT_LIFE, Config, Identity, Server, is_due};
 use tombolo_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, MemoryStore, Store};
 
 /// Several clusters may share one etcd; all of ours is below this.
 const ETCD_PREFIX: &str = "/tombolo";
 /// How long running requests may take to finish when the process is asked to end.
 const DRAIN: Duration = Duration::from_secs(5);
+/// How soon a clock that was set right is noticed.
+const CLOCK_LOOK: Duration = Duration::from_secs(10);
 
 #[derive(clap::Args, Clone, Debug)]
 pub struct ServerArgs {
@@ -108,8 +110,30 @@ pub fn ready(server: &Server, what: &str, address: SocketAddr, args: &ServerArgs
     let text = server.admin_kubeconfig(&format!("https://{address}"))?;
     let path = kubeconfig_path(args);
     write_private(&path, &text)?;
+    tokio::spawn(keep_kubeconfig(server.clone(), address, path.clone()));
     println!("tombolo {what} https://{address} (kubeconfig: {})", path.display());
     Ok(())
+}
+
+/// Writes the administrator's kubeconfig again when its certificate comes to its end, or when the clock was wrong when it
+/// was made.
+async fn keep_kubeconfig(server: Server, address: SocketAddr, path: PathBuf) {
+    let mut made = SystemTime::now();
+    loop {
+        tokio::time::sleep(CLOCK_LOOK).await;
+        let now = SystemTime::now();
+        if !is_due(made, CLIENT_LIFE, now) {
+            continue;
+        }
+        let written = server
+            .admin_kubeconfig(&format!("https://{address}"))
+            .map_err(anyhow::Error::from)
+            .and_then(|text| write_private(&path, &text));
+        match written {
+            Ok(()) => made = now,
+            Err(error) => tracing::warn!(%error, "the administrator's kubeconfig could not be written again"),
+        }
+    }
 }
 
 fn kubeconfig_path(args: &ServerArgs) -> PathBuf {
@@ -117,7 +141,7 @@ fn kubeconfig_path(args: &ServerArgs) -> PathBuf {
 }
 
 /// Written beside its final name and renamed, so that who waits for the file never reads half of it.
-fn write_private(path: &Path, text: &str) -> Result<()> {
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
     let partial = path.with_extension("partial");
     let wrong = || format!("cannot write {}", path.display());
     let _ = fs::remove_file(&partial);

@@ -6,6 +6,7 @@ pub mod backup;
 pub mod check;
 pub mod completion;
 pub mod explain;
+pub mod gateway;
 pub mod hub;
 pub mod image;
 pub mod import;

@@ -5,11 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use secrecy::ExposeSecret;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tombolo_net::Subnet;
+use tombolo_node::gateway::{self, ClientPair};
 use tombolo_node::join::{JoinOptions, Membership};
-use tombolo_node::{Listen, Network, Node, NodeConfig, RuntimeChoice};
+use tombolo_node::{Listen, Network, Node, NodeConfig, PortCertificate, RuntimeChoice};
 
 use super::site::{KUBELET_PORT, runtime};
 use crate::client::Target;
@@ -47,6 +52,12 @@ pub struct Args {
     /// Port of the kubelet API
     #[arg(long, value_name = "PORT", default_value_t = KUBELET_PORT)]
     kubelet_port: u16,
+    /// With --kubeconfig: ask the cluster to sign the certificate of the kubelet port; somebody must approve the request
+    #[arg(long)]
+    server_tls_bootstrap: bool,
+    /// Do not dial the gateway of a real Kubernetes (`tombolo gateway`), although it has one
+    #[arg(long)]
+    no_gateway: bool,
     /// Leave services to another proxy
     #[arg(long)]
     no_service_proxy: bool,
@@ -74,6 +85,9 @@ enum NetworkChoice {
     Cni,
 }
 
+/// What the node shows to a gateway, as it is now.
+type Pair = Box<dyn Fn() -> Option<ClientPair> + Send>;
+
 impl Args {
     fn network(&self, joined: bool) -> Network {
         let configured =
@@ -94,13 +108,25 @@ impl Args {
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let stop = CancellationToken::new();
-    let (mut config, membership) = match &target.kubeconfig {
-        Some(_) => (of_kubeconfig(&args, target).await?, None),
+    let (mut config, membership, pair) = match &target.kubeconfig {
+        Some(_) => {
+            let (config, pair) = of_kubeconfig(&args, target).await?;
+            (config, None, Some(pair))
+        }
         None => {
             let (config, membership) = joined(&args).await?;
-            (config, Some(membership))
+            // A cluster that takes tunnels itself needs no gateway.
+            let file = args.data_dir.join("cluster/client.pem");
+            let pair: Option<Pair> = membership.cluster.tunnel.is_none().then(|| {
+                Box::new(move || {
+                    let pem = std::fs::read_to_string(&file).ok()?;
+                    Some(ClientPair { certificate: pem.clone(), key: pem })
+                }) as Pair
+            });
+            (config, Some(membership), pair)
         }
     };
+    let pair = pair.filter(|_| !args.no_gateway);
     config.network = args.network(membership.is_some());
     config.cluster_dns = args.cluster_dns;
     config.runtime = args.runtime;
@@ -112,7 +138,12 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     if let Some(membership) = &membership {
         tokio::spawn(membership.clone().keep_fresh());
     }
+    let (client, (reached_at, place)) = (config.client.clone(), watch::channel(None));
+    config.reached_at = pair.is_some().then_some(place);
     let node = Node::start(config).await.context("the node cannot run here")?;
+    if let (Some(pair), Some(kubelet)) = (pair, node.tls_server()) {
+        tokio::spawn(gateway::keep(client, pair, kubelet, reached_at));
+    }
     if let Some(membership) = membership {
         tokio::spawn(membership.keep_tunnel(node.stream_server()));
     }
@@ -128,7 +159,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
 }
 
 /// A node with the rights of a kubeconfig, of which the operator takes care.
-async fn of_kubeconfig(args: &Args, target: &Target) -> Result<NodeConfig> {
+async fn of_kubeconfig(args: &Args, target: &Target) -> Result<(NodeConfig, Pair)> {
     let connected = target.connect().await?;
     let mut config = NodeConfig::new(connected.client, &args.name, &args.data_dir);
     // Without the cluster's CA nobody could be told from a stranger on this port, so it stays closed.
@@ -136,13 +167,31 @@ async fn of_kubeconfig(args: &Args, target: &Target) -> Result<NodeConfig> {
         let blocks: Vec<_> = all.iter().map(|der| pem::Pem::new("CERTIFICATE", der.clone())).collect();
         pem::encode_many(&blocks)
     });
-    config.listen = ca.map(|ca| listen(args, ca));
+    let certificate = match args.server_tls_bootstrap {
+        true => PortCertificate::Requested,
+        false => PortCertificate::Own,
+    };
+    config.listen = ca.map(|ca| listen(args, ca, certificate));
     if config.listen.is_none() {
         tracing::warn!(
             "the kubeconfig has no certificate-authority-data, so the kubelet port stays closed: no logs, no exec"
         );
     }
-    Ok(config)
+    let user = connected.config.auth_info;
+    Ok((config, Box::new(move || client_pair(&user))))
+}
+
+/// The certificate and key of a kubeconfig, if it has them.
+fn client_pair(user: &kube::config::AuthInfo) -> Option<ClientPair> {
+    let text = |data: Option<&str>, file: Option<&String>| match (data, file) {
+        (Some(data), _) => String::from_utf8(STANDARD.decode(data).ok()?).ok(),
+        (None, file) => std::fs::read_to_string(file?).ok(),
+    };
+    let key = user.client_key_data.as_ref().map(|key| key.expose_secret());
+    Some(ClientPair {
+        certificate: text(user.client_certificate_data.as_deref(), user.client_certificate.as_ref())?,
+        key: text(key, user.client_key.as_ref())?,
+    })
 }
 
 /// A node that joined by itself; keeps trying while the cluster cannot be reached.
@@ -173,11 +222,12 @@ async fn joined(args: &Args) -> Result<(NodeConfig, Membership)> {
     config.service_cidr = network(&cluster.service_cidr);
     // A site that says where its pods are has no network plugin but ours.
     config.overlay = config.cluster_cidr.is_some();
-    config.listen = Some(listen(args, membership.credentials.ca().to_owned()));
+    let ca = membership.credentials.ca().to_owned();
+    config.listen = Some(listen(args, ca, PortCertificate::Requested));
     Ok((config, membership))
 }
 
-fn listen(args: &Args, client_ca: String) -> Listen {
+fn listen(args: &Args, client_ca: String, certificate: PortCertificate) -> Listen {
     let address = args.address.unwrap_or(Ipv4Addr::UNSPECIFIED.into());
-    Listen { address: SocketAddr::new(address, args.kubelet_port), client_ca: Some(client_ca) }
+    Listen { address: SocketAddr::new(address, args.kubelet_port), client_ca: Some(client_ca), certificate }
 }

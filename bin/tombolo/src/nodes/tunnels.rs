@@ -24,21 +24,30 @@ pub struct NodeTunnels {
     inner: Arc<Inner>,
 }
 
+/// Told of every tunnel that a node opened.
+pub type Welcome = Box<dyn Fn(String, Connection) + Send + Sync>;
+
 #[derive(Default)]
 struct Inner {
+    welcome: Option<Welcome>,
     own: OnceLock<(String, StreamServer)>,
     live: Mutex<HashMap<String, (SessionId, Connection)>>,
     arrived: tokio::sync::Notify,
 }
 
 impl NodeTunnels {
+    pub fn with_welcome(welcome: Welcome) -> Self {
+        Self { inner: Arc::new(Inner { welcome: Some(welcome), ..Inner::default() }) }
+    }
+
     /// The node in this process.
     pub fn set_own(&self, name: &str, node: StreamServer) {
         // A process has one node, and starts it once.
         let _ = self.inner.own.set((name.to_owned(), node));
     }
 
-    async fn accept(&self, node: String, mut io: Box<dyn Io>) {
+    /// A connection on which a node, known to be this one, opens half of its tunnel.
+    pub async fn accept(&self, node: String, mut io: Box<dyn Io>) {
         let Ok(Ok(preamble)) = tokio::time::timeout(PREAMBLE_WAIT, Preamble::read(&mut io)).await else {
             return;
         };
@@ -77,6 +86,9 @@ impl NodeTunnels {
             old.close("the node dialed anew");
         }
         self.inner.arrived.notify_waiters();
+        if let Some(welcome) = &self.inner.welcome {
+            welcome(node.clone(), connection.clone());
+        }
         let tunnels = self.clone();
         tokio::spawn(async move {
             // A node calls the API directly; what it opens here is nothing to us.
