@@ -1,6 +1,7 @@
 //! What black-box tests share. The tests themselves live in `tests/`.
 
 pub mod chart;
+pub mod clock;
 pub mod kubectl;
 pub mod site;
 pub mod soak;

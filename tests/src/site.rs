@@ -1,12 +1,15 @@
 //! Two machines, as far as the network is concerned: a site with its own node, and a node that joined it.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{Image, Kubectl, Process, cargo_binary, wait_for};
+use tombolo_testkit::{Containerd, Image, Kubectl, Process, cargo_binary, wait_for, wipe};
 use tombolo_wan::Namespace;
+
+use crate::clock::Clock;
 
 /// Addresses of the two machines.
 pub const FIRST: &str = "10.77.0.1";
@@ -18,14 +21,19 @@ pub const IMAGE: &str = "test.example/busybox:1";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runtime {
     Embedded,
+    /// One containerd at each machine.
+    Containerd,
 }
 
 pub struct TwoNodes {
-    runtime: Runtime,
+    /// Of the site and of the second node, where a test needs other ones than the machine's.
+    clocks: Option<[Clock; 2]>,
     dir: tempfile::TempDir,
     spaces: [Namespace; 2],
     site: Option<Process>,
     node: Option<Process>,
+    /// Dropped last: what the nodes left is removed through them.
+    containerds: Vec<Containerd>,
 }
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -66,6 +74,10 @@ fn tombolo(args: &[&str]) -> Result<String> {
 impl TwoNodes {
     /// Starts the site, joins the second node with a token, and waits until both are ready.
     pub fn start(runtime: Runtime) -> Result<Self> {
+        Self::start_with(runtime, None)
+    }
+
+    pub fn start_with(runtime: Runtime, clocks: Option<[Clock; 2]>) -> Result<Self> {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = |end: &str| format!("tts{}-{number}{end}", std::process::id());
         let spaces = [Namespace::create(&name("a"))?, Namespace::create(&name("b"))?];
@@ -77,7 +89,10 @@ impl TwoNodes {
             ip(&["-n", space, "link", "set", "eth0", "up"])?;
         }
         let dir = tempfile::tempdir()?;
-        let mut two = Self { runtime, dir, spaces, site: None, node: None };
+        let mut two = Self { clocks, dir, spaces, site: None, node: None, containerds: Vec::new() };
+        if runtime == Runtime::Containerd {
+            two.start_containerds()?;
+        }
         two.start_site()?;
         let kubeconfig = two.path("site/admin.kubeconfig");
         let ticket = two.inside_first(&["token", "create", "--node", "--kubeconfig", &kubeconfig])?;
@@ -92,7 +107,9 @@ impl TwoNodes {
                 "--timeout=60s",
             ])?;
         }
-        two.import_images()?;
+        if runtime == Runtime::Embedded {
+            two.import_images()?;
+        }
         Ok(two)
     }
 
@@ -126,7 +143,10 @@ impl TwoNodes {
         let mut command = Command::new(cargo_binary("tombolo"));
         command.args(["site", "--node", "--name", "first", "--netns", self.first()]);
         command.args(["--listen", &format!("{FIRST}:6443"), "--data-dir", &self.path("site")]);
-        command.args(self.runtime_args());
+        command.args(self.runtime_args(0));
+        if let Some([clock, _]) = &self.clocks {
+            clock.rule(&mut command);
+        }
         let mut process = Process::start("site", command, self.dir.path())?;
         wait_for("the site", Duration::from_secs(60), || {
             process.alive()?;
@@ -141,22 +161,40 @@ impl TwoNodes {
         let mut command = Command::new(cargo_binary("tombolo"));
         command.args(["node", "--name", "second", "--netns", self.spaces[1].name()]);
         command.args(["--address", SECOND, "--data-dir", &self.path("node")]);
-        command.args(join).args(self.runtime_args());
+        command.args(join).args(self.runtime_args(1));
+        if let Some([_, clock]) = &self.clocks {
+            clock.rule(&mut command);
+        }
         self.node = Some(Process::start("node", command, self.dir.path())?);
         Ok(())
     }
 
-    fn runtime_args(&self) -> Vec<String> {
-        match self.runtime {
-            Runtime::Embedded => Vec::new(),
+    fn runtime_args(&self, machine: usize) -> Vec<String> {
+        match self.containerds.get(machine) {
+            None => Vec::new(),
+            Some(containerd) => vec!["--runtime".into(), format!("cri={}", containerd.socket().display())],
         }
     }
 
-    fn import_images(&self) -> Result<()> {
+    fn archive(&self) -> Result<PathBuf> {
         let file = self.dir.path().join("busybox.tar");
         Image::busybox(&[IMAGE])?.save(&file)?;
+        Ok(file)
+    }
+
+    fn start_containerds(&mut self) -> Result<()> {
+        let images = vec![self.archive()?];
+        for (space, folder) in self.spaces.iter().zip(["ctd-a", "ctd-b"]) {
+            let (dir, images) = (self.dir.path().join(folder), images.clone());
+            self.containerds.push(space.run(move || Containerd::start(&dir, &images))??);
+        }
+        Ok(())
+    }
+
+    fn import_images(&self) -> Result<()> {
+        let file = self.archive()?.display().to_string();
         for data in ["site", "node"] {
-            tombolo(&["image", "import", &file.display().to_string(), "--data-dir", &self.path(data)])?;
+            tombolo(&["image", "import", &file, "--data-dir", &self.path(data)])?;
         }
         Ok(())
     }
@@ -166,6 +204,25 @@ impl TwoNodes {
         ip(&["-n", self.first(), "link", "set", "eth0", "down"])?;
         self.node = None;
         Ok(())
+    }
+
+    /// The processes of both machines end, as when their power is switched off for the night; containers run on.
+    pub fn stop_both(&mut self) {
+        self.site = None;
+        self.node = None;
+    }
+
+    pub fn start_both(&mut self) -> Result<()> {
+        std::fs::remove_file(self.path("site/admin.kubeconfig"))?;
+        self.start_site()?;
+        self.start_second(&[])
+    }
+
+    /// Only the second node's process ends and starts again.
+    pub fn restart_second(&mut self, between: impl FnOnce() -> Result<()>) -> Result<()> {
+        self.node = None;
+        between()?;
+        self.start_second(&[])
     }
 
     /// It comes back with what it remembers; no token is given again.
@@ -185,10 +242,9 @@ impl Drop for TwoNodes {
         self.site = None;
         self.node = None;
         for (space, folder) in self.spaces.iter().zip(["site/node", "node"]) {
-            let mut command = Command::new(cargo_binary("tombolo"));
-            command.args(["wipe", "--netns", space.name(), "--data-dir", &self.path(folder)]);
-            if let Err(error) = command.output() {
-                eprintln!("what {folder} left behind was not removed: {error}");
+            if let Err(error) = wipe(&self.dir.path().join(folder), Some(space)) {
+                assert!(std::thread::panicking(), "{folder}: {error:#}");
+                eprintln!("{folder}: {error:#}");
             }
         }
     }

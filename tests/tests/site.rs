@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{Fixture, require, wait_for};
+use tombolo_testkit::{Fixture, real_node_possible, require, wait_for};
 use tombolo_tests::site::{FIRST, IMAGE, Runtime, SECOND, TwoNodes, is_root};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -123,6 +123,15 @@ fn an_application_lives_on_two_nodes_with_the_embedded_runtime() -> Result<()> {
     story(Runtime::Embedded)
 }
 
+#[test]
+fn an_application_lives_on_two_nodes_with_containerd() -> Result<()> {
+    if !real_node_possible() {
+        eprintln!("SKIPPED: containerd is missing; `cargo xtask fixtures` installs it");
+        return Ok(());
+    }
+    story(Runtime::Containerd)
+}
+
 fn story(runtime: Runtime) -> Result<()> {
     if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
@@ -134,6 +143,24 @@ fn story(runtime: Runtime) -> Result<()> {
         kubectl.run(&["rollout", "status", what, "--timeout=120s"])?;
     }
     nodes_share_the_pods(&site)?;
+    let scheme = match runtime {
+        Runtime::Embedded => "tombolo://",
+        Runtime::Containerd => "containerd://",
+    };
+    let runtimes = kubectl.run(&[
+        "get",
+        "nodes",
+        "-o",
+        "jsonpath={.items[*].status.nodeInfo.containerRuntimeVersion}",
+    ])?;
+    ensure!(runtimes.split_whitespace().filter(|r| r.starts_with(scheme)).count() == 2, "{runtimes}");
+    let ids = kubectl.run(&[
+        "get",
+        "pods",
+        "-o",
+        "jsonpath={.items[*].status.containerStatuses[*].containerID}",
+    ])?;
+    ensure!(ids.split_whitespace().all(|id| id.starts_with(scheme)), "{ids}");
 
     // A page through every node's port, made with the name server, a ConfigMap and a Secret; from pods of both nodes.
     for node in [FIRST, SECOND] {
@@ -156,6 +183,21 @@ fn story(runtime: Runtime) -> Result<()> {
     ensure!(kubectl.run(&["logs", &far])?.contains("started"));
     ensure!(kubectl.run(&["exec", &far, "--", "cat", "/keys/password"])?.contains("s3cret"));
     ensure!(site.node_log().contains("reaches this node through its tunnel"), "{}", site.node_log());
+
+    // What nodes and pods use, of both nodes.
+    let top = wait_for("figures of both nodes", PATIENCE, || {
+        let top = kubectl.run(&["top", "nodes", "--no-headers"])?;
+        ensure!(top.contains("first") && top.contains("second") && !top.contains("unknown"), "{top}");
+        Ok(top)
+    })?;
+    ensure!(top.lines().all(|line| !line.contains(" 0m ")), "machines at work use something: {top}");
+    wait_for("figures of all pods", PATIENCE, || {
+        let top =
+            kubectl.run(&["top", "pods", "--no-headers", "-l", "app in (back,front)", "--containers"])?;
+        let shown = names(&site, "app in (back,front)")?.iter().all(|pod| top.contains(pod.as_str()));
+        ensure!(shown && top.lines().count() == 4 && top.contains("Mi"), "{top}");
+        Ok(())
+    })?;
 
     // Update, rollback, scale.
     kubectl.run(&["set", "env", "deployment/back", "VERSION=two"])?;

@@ -31,6 +31,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("systemd", "/usr/bin/systemd-analyze"),
     ("netcat-openbsd", "/bin/nc.openbsd"),
     ("bind9-dnsutils", "/usr/bin/dig"),
+    ("faketime", "/usr/bin/faketime"),
 ];
 
 /// Where each fixture is, by the environment variable that tells the tests.

@@ -1,0 +1,180 @@
+//! The power goes and comes back, and there is no network: everything that runs here is here again within seconds. A reboot
+//! is emulated: all processes are killed, and cgroups, network namespace and links are gone. Needs root.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use tombolo_testkit::{Fixture, Image, Kubectl, Process, cargo_binary, require, wait_for, wipe};
+use tombolo_tests::site::{IMAGE, is_root, link_up};
+use tombolo_wan::Namespace;
+
+const PATIENCE: Duration = Duration::from_secs(120);
+/// The goal is three seconds, for a program built for use. One built for tests is several times slower.
+const READY_AGAIN: Duration = Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 3 });
+const PODS: usize = 10;
+
+const APPLICATION: &str = r#"
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: settings}
+data: {index.html: "ahoy"}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: NodePort, selector: {app: web}, ports: [{port: 80, targetPort: 8080, nodePort: 30080}]}
+---
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  serviceName: web
+  replicas: 10
+  podManagementPolicy: Parallel
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      terminationGracePeriodSeconds: 1
+      containers:
+      - name: web
+        image: IMAGE
+        command: [sh, -c, "cp /settings/index.html /scratch/; echo $HOSTNAME >> /data/starts; exec httpd -f -p 8080 -h /scratch"]
+        readinessProbe: {httpGet: {port: 8080, path: /index.html}, periodSeconds: 1}
+        livenessProbe: {tcpSocket: {port: 8080}, periodSeconds: 5}
+        volumeMounts:
+        - {name: settings, mountPath: /settings}
+        - {name: scratch, mountPath: /scratch}
+        - {name: data, mountPath: /data}
+      volumes:
+      - {name: settings, configMap: {name: settings}}
+      - {name: scratch, emptyDir: {}}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+"#;
+
+#[test]
+fn after_a_power_cut_ten_pods_are_ready_within_seconds_without_a_network() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) || !is_root() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let name = format!("ttr{}", std::process::id());
+    let space = boot(&name)?;
+    let mut site = start(dir.path(), &name)?;
+    let result = story(dir.path(), &name, space, &mut site);
+    if result.is_err() {
+        eprintln!("{}", site.log());
+    }
+    site.kill();
+    wipe(&dir.path().join("site/node"), Some(&Namespace::of_another(&name)))?;
+    Namespace::remove(&name)?;
+    result
+}
+
+/// A machine's network, new as after a reboot.
+fn boot(name: &str) -> Result<Namespace> {
+    let space = Namespace::create(name)?;
+    link_up(name, "10.81.0.1/24")?;
+    Ok(space)
+}
+
+fn start(dir: &Path, space: &str) -> Result<Process> {
+    let mut command = Command::new(cargo_binary("tombolo"));
+    command.args(["site", "--node", "--name", "box", "--listen", "10.81.0.1:6443", "--netns", space]);
+    command.arg("--data-dir").arg(dir.join("site"));
+    Process::start("site", command, dir)
+}
+
+fn story(dir: &Path, name: &str, space: Namespace, site: &mut Process) -> Result<()> {
+    let data = dir.join("site");
+    let kubeconfig = data.join("admin.kubeconfig");
+    wait_for("the site", PATIENCE, || {
+        site.alive()?;
+        ensure!(kubeconfig.exists(), "no admin.kubeconfig yet");
+        Ok(())
+    })?;
+    let archive = dir.join("busybox.tar");
+    Image::busybox(&[IMAGE])?.save(&archive)?;
+    let mut import = Command::new(cargo_binary("tombolo"));
+    ensure!(import.args(["image", "import"]).arg(&archive).arg("--data-dir").arg(&data).status()?.success());
+    let kubectl = Kubectl::new(&kubeconfig).inside(name);
+    wait_for("the application", PATIENCE, || kubectl.apply(&APPLICATION.replace("IMAGE", IMAGE)))?;
+    wait_for("ten pods", PATIENCE, || ready(&kubectl, 0))?;
+    page(name)?;
+
+    site.kill();
+    power_cut(&data.join("node"))?;
+    space.keep();
+    std::fs::remove_file(&kubeconfig)?;
+    let space = boot(name)?;
+    let began = Instant::now();
+    *site = start(dir, name)?;
+    wait_for("ten pods to be back", PATIENCE, || {
+        site.alive()?;
+        ensure!(kubeconfig.exists(), "no admin.kubeconfig yet");
+        ready(&kubectl, 1)
+    })?;
+    let took = began.elapsed();
+    wait_for("a page through the Service", Duration::from_secs(5), || page(name))?;
+    println!("    {PODS} pods were ready {:.2} s after the process started", took.as_secs_f64());
+    ensure!(took <= READY_AGAIN, "it took {took:?}; at most {READY_AGAIN:?} is allowed here");
+    // What a pod wrote to its volume before is still there.
+    let starts = kubectl.run(&["exec", "web-3", "--", "cat", "/data/starts"])?;
+    ensure!(starts.matches("web-3").count() == 2, "{starts}");
+    space.keep();
+    Ok(())
+}
+
+/// All pods are ready, and their containers were restarted this often: what the API remembers is not enough.
+fn ready(kubectl: &Kubectl, restarts: usize) -> Result<()> {
+    let line = r#"jsonpath={range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {.status.containerStatuses[*].restartCount}{"\n"}{end}"#;
+    let pods = kubectl.run(&["get", "pods", "-o", line])?;
+    let good = pods.lines().filter(|pod| *pod == format!("True {restarts}")).count();
+    ensure!(good == PODS, "{good} are ready: {pods}");
+    Ok(())
+}
+
+fn page(space: &str) -> Result<()> {
+    let output = Command::new("ip")
+        .args(["netns", "exec", space, "curl", "-sf", "-m", "2", "http://10.81.0.1:30080/index.html"])
+        .output()
+        .context("could not start curl")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(output.status.success() && text.contains("ahoy"), "the Service says {text:?}");
+    Ok(())
+}
+
+/// Every process of every pod ends at once, and nothing of the node's cgroups is left.
+fn power_cut(node: &Path) -> Result<()> {
+    let identity: serde_json::Value = serde_json::from_slice(&std::fs::read(node.join("node.json"))?)?;
+    let group = format!("tombolo-{}", identity["id"].as_str().context("an id")?);
+    let roots: Vec<PathBuf> = std::fs::read_dir("/sys/fs/cgroup")?
+        .flatten()
+        .map(|hierarchy| hierarchy.path().join(&group))
+        .chain([Path::new("/sys/fs/cgroup").join(&group)])
+        .filter(|path| path.is_dir())
+        .collect();
+    wait_for("everything to end", Duration::from_secs(20), || {
+        for root in &roots {
+            sweep(root);
+        }
+        ensure!(roots.iter().all(|root| !root.exists()), "cgroups are left");
+        Ok(())
+    })
+}
+
+fn sweep(group: &Path) {
+    for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            sweep(&entry.path());
+        }
+    }
+    for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
+        let _ = Command::new("kill").args(["-9", pid]).output();
+    }
+    let _ = std::fs::remove_dir(group);
+}
