@@ -210,7 +210,7 @@ pub async fn remove(call: &Call, resource: &Resource, key: &str, expect: Expect)
     }
 }
 
-fn check_preconditions(
+pub fn check_preconditions(
     resource: &Resource,
     name: &str,
     object: &Value,

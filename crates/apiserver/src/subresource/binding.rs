@@ -99,6 +99,8 @@ pub async fn evict(call: &mut Call, pods: &Shared, body: Body) -> Result<Respons
         spend(call, &namespace, &pod, delete_options.dry_run).await?;
     }
     if !delete_options.dry_run && !write::is_deleting(&pod) {
+        delete::check_preconditions(pods, &name, &pod, record.revision, &delete_options)?;
+        delete_options.version = None;
         // Whoever counts failures (Jobs do) must be able to tell this end from one of the pod's own making.
         let internal = WriteOptions::internal("eviction", false);
         update::change(call, pods, Part::Status, &internal, |pod| {

@@ -239,6 +239,11 @@ async fn a_node_sees_its_own_pods_and_what_they_use() {
     let status = json!({"status": {"phase": "Running"}});
     node.merge("/api/v1/namespaces/default/pods/a/status", status.clone()).await.expect(200);
     node.merge("/api/v1/namespaces/default/pods/b/status", status).await.expect(403);
+    // Its own heartbeat, and those of the hubs: without them a pod that may run at most once does not run.
+    node.get("/apis/coordination.k8s.io/v1/namespaces/tombolo-system/leases").await.expect(200);
+    let lease = json!({"metadata": {"name": "hub-x"}});
+    node.post("/apis/coordination.k8s.io/v1/namespaces/tombolo-system/leases", lease).await.expect(403);
+    node.get("/apis/coordination.k8s.io/v1/namespaces/default/leases").await.expect(403);
     let token = json!({"spec": {"boundObjectRef": {"kind": "Pod", "name": "a"}}});
     node.post("/api/v1/namespaces/default/serviceaccounts/default/token", token).await.expect(201);
 }

@@ -2,7 +2,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::{Value, json};
-use tombolo_apiserver::{Config, ConnectError, Identity, PodConnector, PodStream, Server, Upstream};
+use tombolo_apiserver::{
+    Config, ConnectError, Identity, Io, NodeStreams, PodConnector, PodStream, Server, Upstream,
+};
 use tombolo_store::MemoryStore;
 
 use crate::client::Client;
@@ -72,4 +74,55 @@ async fn a_pod_on_no_node_and_a_node_that_does_not_answer_are_told_apart() {
     let answer = client.get(&format!("{PODS}/bound/log")).await.expect(503);
     let message = answer["message"].as_str().unwrap();
     assert!(message.starts_with("cannot reach node n at 127.0.0.1:1: "), "{message}");
+}
+
+/// A node whose answer says that one container has used half a processor since the last time, for nodes called `n`.
+#[derive(Default)]
+struct Busy(std::sync::atomic::AtomicU64);
+
+#[async_trait]
+impl NodeStreams for Busy {
+    async fn open(&self, node: &str) -> Option<Box<dyn Io>> {
+        if node != "n" {
+            return None;
+        }
+        let turn = self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let figures = |nanos: u64| json!({"time": format!("2026-01-01T00:00:{:02}Z", 10 + turn), "usageCoreNanoSeconds": nanos});
+        let memory = json!({"workingSetBytes": 3 << 20});
+        let container = json!({"name": "c", "startTime": "2026-01-01T00:00:00Z", "cpu": figures(turn * 500_000_000), "memory": memory});
+        let summary = json!({"node": {"cpu": figures(turn * 1_000_000_000), "memory": memory},
+            "pods": [{"podRef": {"uid": "u"}, "containers": [container]}]});
+        let (near, mut far) = tokio::io::duplex(4096);
+        tokio::spawn(async move {
+            use tokio::io::{AsyncReadExt, AsyncWriteExt};
+            let _ = far.read(&mut [0; 4096]).await;
+            let body = summary.to_string();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = far.write_all((head + &body).as_bytes()).await;
+        });
+        Some(Box::new(near))
+    }
+}
+
+#[tokio::test]
+async fn what_nodes_use_is_asked_of_them_and_a_silent_one_is_left_out() {
+    let mut config = Config::new(Arc::new(MemoryStore::new()));
+    config.nodes = Some(Arc::new(Busy::default()));
+    let server = Server::start(config).await.unwrap();
+    let client = Client { server, identity: Some(Identity::system("admin")), headers: Vec::new() };
+    for name in ["n", "silent"] {
+        client.post("/api/v1/nodes", json!({"metadata": {"name": name}})).await.expect(201);
+    }
+    let groups = client.get("/apis").await.expect(200).to_string();
+    assert!(groups.contains("metrics.k8s.io/v1beta1"), "kubectl top looks for it");
+    let metrics = client.get("/apis/metrics.k8s.io/v1beta1/nodes").await.expect(200);
+    let items = metrics["items"].as_array().unwrap();
+    assert_eq!(items.len(), 1, "{metrics}");
+    assert_eq!(items[0]["metadata"]["name"], "n");
+    assert_eq!(items[0]["usage"], json!({"cpu": "1000000000n", "memory": "3072Ki"}));
+    client.get("/apis/metrics.k8s.io/v1beta1/nodes/n").await.expect(200);
+    client.get("/apis/metrics.k8s.io/v1beta1/nodes/silent").await.expect(404);
+    client.get("/apis/metrics.k8s.io/v1beta1/pods").await.expect(200);
+    client.acting("nobody", &[]).get("/apis/metrics.k8s.io/v1beta1/nodes").await.expect(403);
+    client.delete("/apis/metrics.k8s.io/v1beta1/nodes/n").await.expect(405);
 }
