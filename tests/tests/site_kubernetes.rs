@@ -63,7 +63,7 @@ fn a_real_kubernetes_runs_pods_on_a_tombolo_node() -> Result<()> {
 
 fn story() -> Result<()> {
     let options = UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
-    let (upstream, pki) = Upstream::start_with_certificates(Ipv4Addr::LOCALHOST, &options)?;
+    let (upstream, pki) = Upstream::start_with_certificates(&options)?;
     let kubectl = upstream.kubectl();
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("node");
@@ -206,7 +206,7 @@ table ip filter {
 
 fn behind_nat(edge: &str) -> Result<()> {
     let options = UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
-    let (upstream, pki) = Upstream::start_with_certificates(CLUSTER, &options)?;
+    let (upstream, pki) = Upstream::start_with_certificates_at(CLUSTER, &options)?;
     let kubectl = upstream.kubectl();
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("node");
