@@ -80,6 +80,7 @@ pub async fn run(args: Args) -> Result<()> {
         pod_cidr: args.pod_cidr.to_string(),
         service_cidr: args.service_cidr.to_string(),
     };
+    nodes::figures::share(&site).await?;
     nodes::publish(site, published, stop.clone()).await?;
     start::ready(&server, "site", address, &args.start)?;
     start::run_until_asked(&server, stop).await

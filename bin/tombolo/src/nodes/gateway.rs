@@ -18,6 +18,7 @@ use anyhow::{Context, Result, anyhow};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
 use kube::api::{Api, Patch, PatchParams};
 use parking_lot::Mutex;
 use rustls_pki_types::pem::PemObject;
@@ -273,24 +274,23 @@ fn own_certificate(dir: &Path, host: &str) -> Result<(String, String)> {
 /// Where every node of the cluster can read it.
 async fn publish(kubernetes: &kube::Client, url: &str, certificate: &str) -> Result<()> {
     const RBAC: &str = "rbac.authorization.k8s.io/v1";
+    const GROUP: &str = "rbac.authorization.k8s.io";
     let name = names::GATEWAY_CONFIG_MAP;
+    let force = PatchParams::apply(MANAGER).force();
     let metadata = json!({"name": name, "namespace": "kube-public"});
-    let objects = [
-        json!({"apiVersion": RBAC, "kind": "Role", "metadata": metadata,
-            "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get"]}]}),
-        json!({"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata,
-            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
-            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]}),
-    ];
-    for object in objects {
-        super::publish::apply(kubernetes, object)
-            .await
-            .context("cannot let nodes read where the gateway is")?;
-    }
+    let role = json!({"apiVersion": RBAC, "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [name], "verbs": ["get"]}]});
+    let binding = json!({"apiVersion": RBAC, "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": GROUP, "kind": "Role", "name": name},
+        "subjects": [{"apiGroup": GROUP, "kind": "Group", "name": "system:nodes"}]});
+    let wrong = "cannot let nodes read where the gateway is";
+    let roles: Api<Role> = Api::namespaced(kubernetes.clone(), "kube-public");
+    roles.patch(name, &force, &Patch::Apply(&role)).await.context(wrong)?;
+    let bindings: Api<RoleBinding> = Api::namespaced(kubernetes.clone(), "kube-public");
+    bindings.patch(name, &force, &Patch::Apply(&binding)).await.context(wrong)?;
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata,
         "data": {"address": url, "ca.crt": certificate}});
     let api: Api<ConfigMap> = Api::namespaced(kubernetes.clone(), "kube-public");
-    let force = PatchParams::apply(MANAGER).force();
     api.patch(name, &force, &Patch::Apply(&map)).await.context("cannot write where the gateway is")?;
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! A cluster's side of its nodes: what they need to join, and the ways back to them.
 
+pub mod figures;
 mod gateway;
 mod publish;
 mod tunnels;

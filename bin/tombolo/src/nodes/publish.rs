@@ -132,10 +132,6 @@ fn rights() -> Vec<Value> {
     };
     let requests = json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
         "verbs": ["create", "get", "list", "watch"]}]);
-    let figures =
-        json!([{"apiGroups": ["metrics.k8s.io"], "resources": ["nodes", "pods"], "verbs": ["get", "list"]}]);
-    let aggregated = json!({"rbac.authorization.k8s.io/aggregate-to-view": "true",
-        "rbac.authorization.k8s.io/aggregate-to-edit": "true", "rbac.authorization.k8s.io/aggregate-to-admin": "true"});
     let tunnel = json!([{"nonResourceURLs": [names::NODE_TUNNEL_PATH], "verbs": ["get"]}]);
     let info = "tombolo:cluster-info";
     vec![
@@ -143,8 +139,6 @@ fn rights() -> Vec<Value> {
         bound("tombolo:node-join", &[names::NODE_JOIN_GROUP, names::EXPIRED_NODE_GROUP]),
         json!({"apiVersion": RBAC, "kind": "ClusterRole", "metadata": {"name": "tombolo:node-tunnel"}, "rules": tunnel}),
         bound("tombolo:node-tunnel", &["system:nodes"]),
-        json!({"apiVersion": RBAC, "kind": "ClusterRole",
-            "metadata": {"name": "system:aggregated-metrics-reader", "labels": aggregated}, "rules": figures}),
         json!({"apiVersion": RBAC, "kind": "Role", "metadata": {"name": info, "namespace": "kube-public"},
             "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info"], "verbs": ["get"]}]}),
         json!({"apiVersion": RBAC, "kind": "RoleBinding", "metadata": {"name": info, "namespace": "kube-public"},
@@ -153,7 +147,7 @@ fn rights() -> Vec<Value> {
     ]
 }
 
-pub(super) async fn apply(site: &kube::Client, object: Value) -> Result<()> {
+async fn apply(site: &kube::Client, object: Value) -> Result<()> {
     let object: DynamicObject = serde_json::from_value(object)?;
     let types = object.types.clone().unwrap_or_default();
     let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
