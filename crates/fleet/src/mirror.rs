@@ -58,8 +58,15 @@ pub fn mirror(root: &Value, site: &str, work: &str, name: &str, summary: &PodSum
             .map_or("unknown", |c| text(c, "/image"))
             .to_owned()
     };
+    // A pod that was only just made may not have told its containers; they cannot be added to a mirror later.
+    let names = if summary.containers.is_empty() {
+        let all = template.pointer("/spec/containers").and_then(Value::as_array);
+        all.into_iter().flatten().map(|c| text(c, "/name").to_owned()).collect()
+    } else {
+        summary.containers.clone()
+    };
     let containers: Vec<Value> =
-        summary.containers.iter().map(|c| json!({"name": c, "image": non_empty(image(c))})).collect();
+        names.iter().map(|c| json!({"name": c, "image": non_empty(image(c))})).collect();
     json!({
         "apiVersion": "v1",
         "kind": "Pod",
@@ -178,6 +185,13 @@ mod tests {
     fn root() -> Value {
         json!({"kind": "Deployment", "metadata": {"name": "w", "namespace": "shop"}, "spec": {"template": {
             "metadata": {"labels": {"app": "w"}}, "spec": {"containers": [{"name": "web", "image": "i:1"}]}}}})
+    }
+
+    #[test]
+    fn a_pod_that_told_no_containers_is_shown_with_those_of_its_template() {
+        let early = PodSummary { containers: Vec::new(), ..summary() };
+        let pod = mirror(&root(), "edge-1", "deployment-w-0", "w-abc", &early);
+        assert_eq!(pod["spec"]["containers"], json!([{"name": "web", "image": "i:1"}]));
     }
 
     #[test]
