@@ -12,8 +12,6 @@ use crate::procfs::{cpu, cpu_exact, resident_mb};
 use crate::report::{Row, median, write};
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
-/// Lists and watched writes per round; the round's number is their median.
-const TRIES: usize = 11;
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,6 +27,9 @@ pub struct Args {
     /// Watchers of one write
     #[arg(long, default_value_t = 1_000)]
     watchers: usize,
+    /// Lists and watched writes per round; the round's number is their median
+    #[arg(long, default_value_t = 11)]
+    tries: usize,
     /// How long the creates run
     #[arg(long, default_value_t = 5)]
     seconds: u64,
@@ -126,19 +127,19 @@ async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: 
     load::create_pods(&clients, args.pods).await?;
     let mut lists = Vec::new();
     let before = cpu_exact(&own)?;
-    for _ in 0..TRIES {
+    for _ in 0..args.tries {
         let started = Instant::now();
         load::send(&clients[0], "GET", "/api/v1/namespaces/default/pods", None).await?;
         lists.push(milliseconds(started.elapsed()));
     }
-    let own_list = milliseconds(cpu_exact(&own)? - before) / TRIES as f64;
+    let own_list = milliseconds(cpu_exact(&own)? - before) / args.tries as f64;
 
     let access = contestant.access().await?;
     let mut watchers =
         Watchers::open(&access, &format!("{SECRETS}?watch=true&timeoutSeconds=300"), args.watchers)?;
     let mut seen = Vec::new();
     let (mut server_seen, mut own_seen) = (Duration::ZERO, Duration::ZERO);
-    for n in 0..TRIES {
+    for n in 0..args.tries {
         // Apart from each other, so that no write meets what the one before it left to do.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let name = format!("fan-out-{n:02}");
@@ -154,7 +155,7 @@ async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: 
         server_seen += cpu_exact(&pids)? - before.0;
     }
     drop(watchers);
-    let each = |total: Duration| milliseconds(total) / TRIES as f64;
+    let each = |total: Duration| milliseconds(total) / args.tries as f64;
     Ok([
         ready.as_secs_f64(),
         idle,

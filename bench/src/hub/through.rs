@@ -11,6 +11,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::Api;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{Config, Event, watcher};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -36,7 +37,8 @@ impl Pods {
         let (ready, started) = tokio::sync::oneshot::channel();
         let mut ready = Some(ready);
         tokio::spawn(async move {
-            let mut events = Box::pin(watcher(Api::<Pod>::all(client), Config::default()));
+            // Without a pause after errors it would spin when the cluster is gone, and never let the benchmark end.
+            let mut events = Box::pin(watcher(Api::<Pod>::all(client), Config::default()).default_backoff());
             while let Some(event) = events.next().await {
                 match event {
                     Ok(Event::Apply(pod) | Event::InitApply(pod)) => this.see(&pod, false),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use tokio_util::sync::CancellationToken;
 use tombolo_agent::{AgentConfig, SiteDial};
@@ -21,7 +22,7 @@ const PIPE: usize = 64 * 1024;
 /// Starts an agent for each tie, and ends it when the tie is removed, until `stop`.
 pub async fn run(site: kube::Client, server: Server, hub_identity: Option<String>, stop: CancellationToken) {
     let config = watcher::Config::default().labels(TIE_LABEL);
-    let mut events = Box::pin(watcher(ties(&site), config));
+    let mut events = Box::pin(watcher(ties(&site), config).default_backoff());
     let mut agents: HashMap<String, Agent> = HashMap::new();
     loop {
         let event = tokio::select! {

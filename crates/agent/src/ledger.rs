@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
@@ -40,6 +41,7 @@ pub struct Entry {
     flights: Vec<Flight>,
     /// Nobody knows what became of earlier reports: the next one says everything.
     uncertain: bool,
+    reported: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,6 +54,9 @@ struct Flight {
 
 /// Reports of one Work under way at once; further changes wait, and then travel together.
 const FLIGHTS: usize = 8;
+/// Between two reports of one Work. The first change travels at once; an object that starts or ends changes many times in
+/// a few milliseconds, and every report costs the hub three writes.
+pub const REST: Duration = Duration::from_millis(20);
 
 /// How an attempt to apply ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -127,6 +132,7 @@ impl Ledger {
                 sent: known,
                 flights: Vec::new(),
                 uncertain: false,
+                reported: None,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
                 self.unname(&name, &old.spec);
@@ -297,31 +303,33 @@ impl Ledger {
     }
 
     /// Up to `most` reports, each the difference to all that was sent before.
-    pub fn reports(&mut self, most: usize) -> Vec<Report> {
-        let ready: Vec<String> = self
-            .changed
-            .iter()
-            .filter(|w| self.works.get(*w).is_none_or(|e| e.flights.len() < FLIGHTS))
-            .take(most)
-            .cloned()
-            .collect();
+    pub fn reports(&mut self, most: usize, now: Instant) -> Vec<Report> {
+        let free = |e: &Entry| e.flights.len() < FLIGHTS && !e.rests(now);
+        let ready: Vec<String> =
+            self.changed.iter().filter(|w| self.works.get(*w).is_none_or(free)).take(most).cloned().collect();
         let mut reports = Vec::new();
         for work in ready {
             self.changed.remove(&work);
             let Some(entry) = self.works.get_mut(&work) else { continue };
-            let now = without_nulls(json!(entry.status));
+            let wanted = without_nulls(json!(entry.status));
             let patch = if std::mem::take(&mut entry.uncertain) {
-                Some(rewrite(&entry.sent, &now))
+                Some(rewrite(&entry.sent, &wanted))
             } else {
-                merge_patch(&entry.sent, &now)
+                merge_patch(&entry.sent, &wanted)
             };
             let Some(patch) = patch else { continue };
             self.serial += 1;
-            entry.sent = now;
+            entry.sent = wanted;
+            entry.reported = Some(now);
             entry.flights.push(Flight { id: self.serial, patch: patch.clone(), landed: None });
             reports.push(Report { work, id: self.serial, patch: json!({ "status": patch }) });
         }
         reports
+    }
+
+    /// Is there a change that waits only because its Work was reported a moment ago?
+    pub fn resting(&self, now: Instant) -> bool {
+        self.changed.iter().any(|w| self.works.get(w).is_some_and(|e| e.rests(now)))
     }
 
     /// The hub answered: with the revision at which it took the report, or (0) that it never will.
@@ -357,6 +365,12 @@ impl Ledger {
             entry.uncertain = true;
             self.changed.insert(name.clone());
         }
+    }
+}
+
+impl Entry {
+    fn rests(&self, now: Instant) -> bool {
+        self.reported.is_some_and(|then| now.saturating_duration_since(then) < REST)
     }
 }
 

@@ -15,6 +15,14 @@ fn pod(ready: bool) -> PodSummary {
     PodSummary { ready, ..Default::default() }
 }
 
+/// All that there is to report, each time as if every Work had rested.
+fn reports(ledger: &mut Ledger) -> Vec<Report> {
+    for entry in ledger.works.values_mut() {
+        entry.reported = None;
+    }
+    ledger.reports(10, Instant::now())
+}
+
 #[test]
 fn a_report_that_echoes_back_is_no_news_and_a_new_generation_is() {
     let mut ledger = Ledger::default();
@@ -30,16 +38,16 @@ fn a_change_does_not_wait_for_the_answer_to_an_earlier_report() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     ledger.see_pod("a", "p1", Some(pod(false)));
-    let first = ledger.reports(10).pop().expect("one");
+    let first = reports(&mut ledger).pop().expect("one");
     assert_eq!(first.patch["status"]["pods"]["p1"]["ready"], false);
     ledger.see_pod("a", "p1", Some(pod(true)));
     ledger.see_pod("a", "p2", Some(pod(true)));
-    let second = ledger.reports(10).pop().expect("the rest");
+    let second = reports(&mut ledger).pop().expect("the rest");
     assert_eq!(second.patch["status"]["pods"]["p1"], json!({"ready": true}));
     assert_eq!(second.patch["status"]["pods"]["p2"]["ready"], true);
     ledger.landed("a", first.id, 7);
     ledger.landed("a", second.id, 8);
-    assert!(ledger.reports(10).is_empty());
+    assert!(reports(&mut ledger).is_empty());
 }
 
 #[test]
@@ -47,16 +55,16 @@ fn reports_that_arrived_in_another_order_are_put_right() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     ledger.see_pod("a", "p", Some(pod(false)));
-    let first = ledger.reports(10).pop().expect("one");
+    let first = reports(&mut ledger).pop().expect("one");
     ledger.see_pod("a", "p", Some(pod(true)));
-    let second = ledger.reports(10).pop().expect("another");
+    let second = reports(&mut ledger).pop().expect("another");
     // The hub took the second before the first, and now shows the pod as not ready.
     ledger.landed("a", second.id, 7);
     ledger.landed("a", first.id, 8);
-    let third = ledger.reports(10).pop().expect("the correction");
+    let third = reports(&mut ledger).pop().expect("the correction");
     assert_eq!(third.patch, json!({"status": {"pods": {"p": {"ready": true}}}}));
     ledger.landed("a", third.id, 9);
-    assert!(ledger.reports(10).is_empty());
+    assert!(reports(&mut ledger).is_empty());
 }
 
 #[test]
@@ -66,13 +74,13 @@ fn many_changes_of_one_work_travel_together_once_enough_are_under_way() {
     let mut flights = Vec::new();
     for n in 0..3 * FLIGHTS {
         ledger.see_pod("a", &format!("p{n}"), Some(pod(true)));
-        flights.extend(ledger.reports(10));
+        flights.extend(reports(&mut ledger));
     }
     assert_eq!(flights.len(), FLIGHTS);
     for (n, flight) in flights.iter().enumerate() {
         ledger.landed("a", flight.id, n as u64);
     }
-    let rest = ledger.reports(10).pop().expect("the rest");
+    let rest = reports(&mut ledger).pop().expect("the rest");
     assert_eq!(rest.patch["status"]["pods"].as_object().map(serde_json::Map::len), Some(2 * FLIGHTS));
 }
 
@@ -82,10 +90,10 @@ fn after_a_cut_a_report_that_may_be_lost_is_made_good_whether_or_not_it_arrived(
     ledger.put(&work("a", "1", 1));
     ledger.see_pod("a", "gone", Some(pod(true)));
     ledger.see_pod("a", "stays", Some(pod(true)));
-    let lost = ledger.reports(10).pop().expect("one");
+    let lost = reports(&mut ledger).pop().expect("one");
     ledger.see_pod("a", "gone", None);
     ledger.reconnected();
-    let again = ledger.reports(10).pop().expect("again");
+    let again = reports(&mut ledger).pop().expect("again");
     for arrived in [false, true] {
         let mut hub = json!({});
         if arrived {
@@ -96,7 +104,7 @@ fn after_a_cut_a_report_that_may_be_lost_is_made_good_whether_or_not_it_arrived(
         assert_eq!(hub["status"]["pods"]["stays"]["ready"], true);
     }
     ledger.landed("a", again.id, 3);
-    assert!(ledger.reports(10).is_empty());
+    assert!(reports(&mut ledger).is_empty());
 }
 
 #[test]
@@ -140,7 +148,24 @@ fn a_work_that_is_absent_is_forgotten_and_nothing_else() {
     ledger.put(&work("a", "1", 1));
     ledger.forget("a");
     assert!(ledger.get("a").is_none());
-    assert!(ledger.reports(10).is_empty());
+    assert!(reports(&mut ledger).is_empty());
     ledger.see_pod("a", "p", Some(pod(true)));
-    assert!(ledger.reports(10).is_empty());
+    assert!(reports(&mut ledger).is_empty());
+}
+
+#[test]
+fn changes_close_to_each_other_travel_together() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let start = Instant::now();
+    ledger.see_root("a", Some((1, Some(json!({"replicas": 1})))));
+    assert_eq!(ledger.reports(10, start).len(), 1, "the first goes at once");
+    ledger.see_root("a", Some((1, Some(json!({"replicas": 2})))));
+    ledger.see_root("a", Some((1, Some(json!({"replicas": 3})))));
+    assert!(ledger.reports(10, start + REST / 2).is_empty());
+    assert!(ledger.resting(start + REST / 2));
+    let then = ledger.reports(10, start + REST);
+    assert_eq!(then.len(), 1);
+    assert_eq!(then[0].patch["status"]["object"]["replicas"], 3);
+    assert!(!ledger.resting(start + REST));
 }

@@ -1,7 +1,7 @@
 //! Status on its way to the hub: at once, without waiting for the answers to what was sent before.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::api::{Api, Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Request};
@@ -11,6 +11,7 @@ use tokio::task::JoinSet;
 use tombolo_api::{Site, SiteStatus, Work, names};
 
 use crate::difference::merge_patch;
+use crate::ledger::REST;
 use crate::observe::Shared;
 
 /// Reports under way at once, over all Works; below the number of streams that the hub accepts.
@@ -27,13 +28,18 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
     shared.ledger.lock().reconnected();
     let mut sending = JoinSet::new();
     loop {
-        let reports = shared.ledger.lock().reports(AT_ONCE - sending.len().min(AT_ONCE));
+        let now = Instant::now();
+        let (reports, resting) = {
+            let mut ledger = shared.ledger.lock();
+            (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now), ledger.resting(now))
+        };
         for report in reports {
             let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);
             sending.spawn(async move { (report.work, report.id, sent.await) });
         }
         tokio::select! {
             () = shared.report.notified(), if sending.len() < AT_ONCE => tokio::time::sleep(GATHER).await,
+            () = tokio::time::sleep(REST), if resting => {}
             Some(done) = sending.join_next(), if !sending.is_empty() => {
                 let Ok((work, id, result)) = done else { continue };
                 match result {

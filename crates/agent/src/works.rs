@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
+use kube::core::Request;
 use kube::{Client, Error, ResourceExt};
 use tombolo_api::{Work, names};
 
@@ -36,7 +37,14 @@ pub async fn follow(
             position.version = list(&api, shared).await?;
         }
         let params = WatchParams::default().timeout(LONG).disable_bookmarks();
-        let mut events = match api.watch(&params, &position.version).await {
+        // Our own reports would come back as whole Works.
+        let mut request = Request::new(api.resource_url())
+            .watch(&params, &position.version)
+            .map_err(Error::BuildRequest)?;
+        if let Ok(uri) = format!("{}&generationChangesOnly=true", request.uri()).parse() {
+            *request.uri_mut() = uri;
+        }
+        let mut events = match hub.request_events::<Work>(request).await {
             Ok(events) => events.boxed(),
             Err(Error::Api(status)) if status.code == 410 => {
                 position.version.clear();

@@ -102,10 +102,12 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::Bind { key, site } => bind(client, &key, &site).await?,
         Action::CreatePod { pod, status } => create_pod(client, known, pod, status).await?,
         Action::PatchPod { namespace, name, patch } => {
-            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-            ignore_gone(
-                api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await.map(drop),
-            )?;
+            let api = objects(client, &Key::new("v1", "Pod", &namespace, &name));
+            match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Ok(pod) => known.index.lock().refresh_mirror(Arc::new(as_json(pod, "v1", "Pod"))),
+                Err(Error::Api(status)) if status.code == 404 || status.code == 409 => {}
+                Err(error) => return Err(error),
+            }
         }
         Action::DeletePod { namespace, name, uid } => {
             known.own_deletes.lock().insert(format!("{namespace}/{name}"));

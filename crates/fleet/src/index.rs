@@ -277,8 +277,23 @@ impl Index {
     pub fn put_mirror(&mut self, pod: Object) {
         let Some(id) = mirror_id(&pod) else { return };
         let name = text(&pod, "/metadata/name").to_owned();
-        self.mirrors.entry(id.clone()).or_default().insert(name, pod);
+        let shown = self.mirrors.entry(id.clone()).or_default();
+        // An answer to a write can be newer than what the watch shows next.
+        let same = |old: &Object| text(old, "/metadata/uid") == text(&pod, "/metadata/uid");
+        if shown.get(&name).is_some_and(|old| same(old) && version(old) >= version(&pod) && version(old) > 0)
+        {
+            return;
+        }
+        shown.insert(name, pod);
         self.mark_work(&id);
+    }
+
+    /// As [`Index::refresh_object`].
+    pub fn refresh_mirror(&mut self, pod: Object) {
+        let shown = mirror_id(&pod).and_then(|id| self.mirrors.get(&id));
+        if shown.is_some_and(|pods| pods.contains_key(text(&pod, "/metadata/name"))) {
+            self.put_mirror(pod);
+        }
     }
 
     pub fn drop_mirror(&mut self, pod: &Value) {

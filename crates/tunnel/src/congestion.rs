@@ -19,8 +19,8 @@ use quinn_proto::RttEstimator;
 /// A Work with what it needs travels in the first flight.
 const INITIAL: u64 = 64 << 10;
 const CEILING: u64 = 8 << 20;
-/// Packets that may always be in flight: heartbeats and small calls.
-const FLOOR_PACKETS: u64 = 8;
+/// Packets that may always be in flight: heartbeats, small calls, a Work.
+const FLOOR_PACKETS: u64 = 16;
 /// The share of bytes lost in a round trip that counts as congestion.
 const HEAVY_LOSS: f64 = 0.25;
 /// A queue: the round trip is longer than the shortest seen by a quarter of it and by this.
@@ -86,6 +86,10 @@ impl Weatherproof {
     /// Packets sent after the round began are acknowledged or lost: the round is over.
     fn end_round(&mut self, now: Instant) {
         if self.round.congested() {
+            // A queue that stays while hardly anything is sent is not ours: the way has become longer.
+            if self.window == self.floor && self.round.queued {
+                self.shortest = Shortest { since: now, now: Duration::MAX, before: Duration::MAX };
+            }
             self.window = ((self.window as f64 * SHRINK) as u64).max(self.floor);
         }
         self.round = Round::new(now);
@@ -182,7 +186,22 @@ mod tests {
     #[test]
     fn heavy_loss_and_longer_round_trips_are_congestion() {
         assert!(after(10, 60, RTT).window() < INITIAL / 2);
-        assert!(after(10, 0, RTT * 2).window() < INITIAL / 2);
+        assert!(after(4, 0, RTT * 2).window() < INITIAL / 2);
+    }
+
+    #[test]
+    fn a_longer_way_is_not_taken_for_a_queue_for_long() {
+        let begin = Instant::now();
+        let mut controller = Weatherproof::new(begin, 1200);
+        controller.acked(begin, begin, 0, true, RTT / 10);
+        let windows: Vec<u64> = (1..20)
+            .map(|n| {
+                controller.acked(begin + RTT * n, begin + RTT * (n - 1), 50_000, false, RTT);
+                controller.window()
+            })
+            .collect();
+        assert!(windows.contains(&(FLOOR_PACKETS * 1200)), "{windows:?}");
+        assert!(windows.last() > Some(&(4 * INITIAL)), "{windows:?}");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -66,7 +67,7 @@ pub async fn publish(site: kube::Client, what: Published, stop: CancellationToke
 async fn sign(site: &kube::Client, what: &Published) {
     let secrets: Api<Secret> = Api::namespaced(site.clone(), "kube-system");
     let config = watcher::Config::default().fields(&format!("type={TOKEN_TYPE}"));
-    let mut events = Box::pin(watcher(secrets, config));
+    let mut events = Box::pin(watcher(secrets, config).default_backoff());
     let mut tokens: BTreeMap<String, String> = BTreeMap::new();
     while let Some(event) = events.next().await {
         match event {

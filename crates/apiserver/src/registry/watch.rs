@@ -3,6 +3,10 @@
 //! Plain events are rendered once per change and shared by all watchers; a watcher with a selector or another
 //! form renders for itself. A client that does not read stops only its own stream: the store drops a
 //! watcher that falls out of the history, and the stream then ends with a 410 that makes the client list again.
+//!
+//! One option is ours: with `generationChangesOnly=true` a change that leaves generation and deletion as they were is
+//! not sent. A site that reports status over a slow link must not get each report back, whole. A server without
+//! the option sends more, and nothing is missed.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -35,6 +39,7 @@ struct Stream {
     /// Ends the initial events with a bookmark at this revision.
     initial_end: Option<u64>,
     bookmarks: bool,
+    generations_only: bool,
     shared: bool,
     deadline: Pin<Box<tokio::time::Sleep>>,
     next_bookmark: Pin<Box<tokio::time::Sleep>>,
@@ -105,6 +110,7 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         initial,
         initial_end,
         bookmarks: options.bookmarks,
+        generations_only: call.query.flag("generationChangesOnly"),
         deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
         next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
         stop: Box::pin(call.app.stop.clone().cancelled_owned()),
@@ -193,6 +199,9 @@ impl Stream {
                 (true, true) => ("MODIFIED", event.value.as_ref()),
                 (true, false) => ("DELETED", event.previous.as_ref()),
             };
+            if self.generations_only && kind == "MODIFIED" && same_intent(event) {
+                continue;
+            }
             let plain = plain_kind(event) == kind && (kind != "DELETED" || event.is_deletion());
             if self.shared && plain {
                 let line = event.rendered(|event| render_shared(&self.resource, event));
@@ -215,6 +224,27 @@ impl Stream {
         self.columns_sent = true;
         out.extend_from_slice(b"}\n");
     }
+}
+
+/// Whether a change left generation and deletion as they were. Never so for kinds without generations.
+fn same_intent(event: &Event) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Partial {
+        metadata: Intent,
+    }
+    #[derive(serde::Deserialize, PartialEq)]
+    #[serde(rename_all = "camelCase")]
+    struct Intent {
+        generation: Option<i64>,
+        deletion_timestamp: Option<String>,
+    }
+    let intent = |value: &Option<Bytes>| {
+        let mut json = Vec::new();
+        Record::read(value.as_ref()?).ok()?.render_metadata_into(&mut json, 0);
+        Some(serde_json::from_slice::<Partial>(&json).ok()?.metadata)
+    };
+    let (before, after) = (intent(&event.previous), intent(&event.value));
+    before.as_ref().is_some_and(|b| b.generation.is_some()) && before == after
 }
 
 fn plain_kind(event: &Event) -> &'static str {

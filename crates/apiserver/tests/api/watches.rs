@@ -31,6 +31,27 @@ async fn a_watch_goes_on_from_the_list_it_follows() {
 }
 
 #[tokio::test]
+async fn a_watch_of_generations_leaves_out_changes_of_status_and_labels() {
+    let client = Client::new().await;
+    let all = "/apis/apps/v1/namespaces/default/deployments";
+    let pods =
+        json!({"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "a"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "a"}}, "template": pods}});
+    let made = client.post(all, deployment).await.expect(201);
+    let version = made["metadata"]["resourceVersion"].as_str().unwrap().to_owned();
+    let query = format!("watch=1&resourceVersion={version}&generationChangesOnly=true");
+    let mut events = client.watch(&format!("{all}?{query}")).await;
+    client.merge(&format!("{all}/a/status"), json!({"status": {"replicas": 1}})).await.expect(200);
+    client.merge(&format!("{all}/a"), json!({"metadata": {"labels": {"x": "y"}}})).await.expect(200);
+    client.merge(&format!("{all}/a"), json!({"spec": {"replicas": 2}})).await.expect(200);
+    let modified = events.next().await;
+    assert_eq!(brief(&modified), event("MODIFIED", "a"));
+    assert_eq!(modified["object"]["spec"]["replicas"], 2, "what came before it is left out");
+    assert_eq!(modified["object"]["metadata"]["labels"]["x"], "y");
+}
+
+#[tokio::test]
 async fn a_watch_without_a_version_begins_with_what_is_there() {
     let client = Client::new().await;
     client.config_map("a", json!({})).await;
