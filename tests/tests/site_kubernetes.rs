@@ -80,7 +80,8 @@ fn story() -> Result<()> {
     let kubeconfig = pki.kubeconfig("edge", &upstream.url, "system:node:edge", "system:nodes")?;
     let start = || {
         let mut command = Command::new(cargo_binary("tombolo"));
-        command.args(["node", "--name", "edge", "--address", "10.78.0.1", "--data-dir"]).arg(&data);
+        command.args(["node", "--name", "edge", "--address", "10.78.0.1", "--network", "own"]);
+        command.arg("--data-dir").arg(&data);
         command.arg("--kubeconfig").arg(&kubeconfig);
         Process::start("node", command, dir.path())
     };
@@ -227,7 +228,8 @@ fn behind_nat(edge: &str) -> Result<()> {
     let kubeconfig = pki.kubeconfig("edge", &upstream.url, "system:node:edge", "system:nodes")?;
     let _removal = Removal(data.clone(), Some(Namespace::of_another(edge)));
     let mut command = Command::new(cargo_binary("tombolo"));
-    command.args(["node", "--name", "edge", "--netns", edge, "--server-tls-bootstrap", "--data-dir"]);
+    command.args(["node", "--name", "edge", "--netns", edge, "--network", "own"]);
+    command.args(["--server-tls-bootstrap", "--data-dir"]);
     command.arg(&data).arg("--kubeconfig").arg(&kubeconfig);
     let mut node = Process::start("node", command, dir.path())?;
     let result = reached_through_the_gateway(&kubectl, &data, dir.path(), &mut node);

@@ -90,8 +90,14 @@ type Pair = Box<dyn Fn() -> Option<ClientPair> + Send>;
 
 impl Args {
     fn network(&self, joined: bool) -> Network {
-        let configured =
-            || std::fs::read_dir(&self.cni_configurations).is_ok_and(|mut all| all.next().is_some());
+        let is_configuration = |entry: &std::fs::DirEntry| {
+            let end = entry.path().extension().map(|end| end.to_string_lossy().into_owned());
+            matches!(end.as_deref(), Some("conf" | "conflist" | "json"))
+        };
+        let configured = || {
+            let mut entries = std::fs::read_dir(&self.cni_configurations).into_iter().flatten().flatten();
+            entries.any(|entry| is_configuration(&entry))
+        };
         let plugins = match self.network {
             Some(choice) => choice == NetworkChoice::Cni,
             None => !joined && self.pod_cidr.is_none() && configured(),
