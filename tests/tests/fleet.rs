@@ -6,16 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tombolo_testkit::{
-    Fixture, Kubectl, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
+    Fixture, Kubectl, Process, Release, Tombolo, Upstream, UpstreamOptions, cargo_binary, require, wait_for,
 };
 
-const NEEDED: &[Fixture] = &[
-    Fixture::Kubectl,
-    Fixture::KubeApiserver,
-    Fixture::KubeControllerManager,
-    Fixture::KubeScheduler,
-    Fixture::Etcd,
-];
 const PATIENCE: Duration = Duration::from_secs(60);
 
 const APPLICATION: &str = r#"
@@ -67,13 +60,23 @@ fn ready_node(member: &Kubectl) -> Result<()> {
 
 #[test]
 fn a_real_kubernetes_runs_what_is_applied_at_the_hub() -> Result<()> {
-    if !require(NEEDED) {
+    is_a_good_member(Release::Newest)
+}
+
+#[test]
+fn the_oldest_kubernetes_of_a_fleet_does_so_too() -> Result<()> {
+    is_a_good_member(Release::Oldest)
+}
+
+fn is_a_good_member(release: Release) -> Result<()> {
+    if !require(&[Fixture::Kubectl, Fixture::Etcd]) || !require(&release.programs()) {
         return Ok(());
     }
     let upstream = Upstream::start(&UpstreamOptions {
         controllers: Some("*,-node-lifecycle-controller".into()),
         scheduler: true,
         lift_limits: true,
+        release,
     })?;
     let member = upstream.kubectl();
     ready_node(&member)?;

@@ -62,7 +62,12 @@ fn a_real_kubernetes_runs_pods_on_a_tombolo_node() -> Result<()> {
 }
 
 fn story() -> Result<()> {
-    let options = UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
+    let options = UpstreamOptions {
+        controllers: Some("*".into()),
+        scheduler: true,
+        lift_limits: true,
+        ..Default::default()
+    };
     let (upstream, pki) = Upstream::start_with_certificates(&options)?;
     let kubectl = upstream.kubectl();
     let dir = tempfile::tempdir()?;

@@ -22,6 +22,7 @@ fn options() -> UpstreamOptions {
         controllers: Some("*,-node-lifecycle-controller".into()),
         scheduler: true,
         lift_limits: true,
+        ..Default::default()
     }
 }
 

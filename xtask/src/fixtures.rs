@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail};
 use crate::run::{check, output};
 
 pub const KUBERNETES: &str = "1.36.3";
-pub const KUBECTL_OLD: &str = "1.30.14";
+/// The oldest release that clients and members of a fleet may have.
+pub const KUBERNETES_OLD: &str = "1.30.14";
 const ETCD: &str = "3.6.16";
 const HELM: &str = "3.21.4";
 
@@ -60,8 +61,11 @@ pub fn ensure_all() -> Result<Fixtures> {
     found.insert("TOMBOLO_KUBELET", kubernetes.command("kubelet")?);
     found.insert("TOMBOLO_E2E_TEST", kubernetes.test_binary("e2e.test", "k8s.io/kubernetes/test/e2e")?);
     found.insert("TOMBOLO_PAUSE", kubernetes.pause()?.0);
-    let old = Module::kubernetes(KUBECTL_OLD)?;
+    let old = Module::kubernetes(KUBERNETES_OLD)?;
     found.insert("TOMBOLO_KUBECTL_OLD", old.command("kubectl")?);
+    found.insert("TOMBOLO_KUBE_APISERVER_OLD", old.command("kube-apiserver")?);
+    found.insert("TOMBOLO_KUBE_CONTROLLER_MANAGER_OLD", old.command("kube-controller-manager")?);
+    found.insert("TOMBOLO_KUBE_SCHEDULER_OLD", old.command("kube-scheduler")?);
     let etcd = Module::plain("etcd", "go.etcd.io/etcd/server/v3", ETCD)?;
     found.insert("TOMBOLO_ETCD", etcd.build("etcd", "go.etcd.io/etcd/server/v3")?);
     let helm = Module::plain("helm", "helm.sh/helm/v3", HELM)?;

@@ -153,6 +153,7 @@ pub fn upstream(address: Ipv4Addr) -> Result<Upstream> {
         controllers: Some("*,-node-lifecycle-controller".into()),
         scheduler: true,
         lift_limits: true,
+        ..Default::default()
     };
     Upstream::start_at(address, &options)
 }

@@ -58,6 +58,7 @@ impl Cluster {
                 controllers: Some("*".into()),
                 scheduler: true,
                 lift_limits: true,
+                ..Default::default()
             })?;
             let kubeconfig = upstream.kubeconfig.clone();
             Self { kubeconfig, dir, tombolo: None, node: None, upstream: Some(upstream) }

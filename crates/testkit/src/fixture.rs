@@ -10,6 +10,10 @@ pub enum Fixture {
     KubeApiserver,
     KubeControllerManager,
     KubeScheduler,
+    /// The oldest release that may be a member of a fleet.
+    KubeApiserverOld,
+    KubeControllerManagerOld,
+    KubeSchedulerOld,
     Kubelet,
     Etcd,
     Helm,
@@ -27,6 +31,11 @@ impl Fixture {
                 ("TOMBOLO_KUBE_CONTROLLER_MANAGER", "k8s-1.36.3/kube-controller-manager")
             }
             Self::KubeScheduler => ("TOMBOLO_KUBE_SCHEDULER", "k8s-1.36.3/kube-scheduler"),
+            Self::KubeApiserverOld => ("TOMBOLO_KUBE_APISERVER_OLD", "k8s-1.30.14/kube-apiserver"),
+            Self::KubeControllerManagerOld => {
+                ("TOMBOLO_KUBE_CONTROLLER_MANAGER_OLD", "k8s-1.30.14/kube-controller-manager")
+            }
+            Self::KubeSchedulerOld => ("TOMBOLO_KUBE_SCHEDULER_OLD", "k8s-1.30.14/kube-scheduler"),
             Self::Kubelet => ("TOMBOLO_KUBELET", "k8s-1.36.3/kubelet"),
             Self::Etcd => ("TOMBOLO_ETCD", "etcd-3.6.16/etcd"),
             Self::Pause => ("TOMBOLO_PAUSE", "k8s-1.36.3/pause"),

@@ -37,6 +37,7 @@ pub struct Member {
     pub kubeconfig: PathBuf,
     /// Containers outlive the process that made them; these are removed with it, in the namespace that they are in.
     containers: Option<(PathBuf, Arc<Namespace>)>,
+    start: Box<dyn Fn() -> Result<Process> + Send>,
 }
 
 impl Drop for Member {
@@ -125,23 +126,37 @@ impl Host {
     pub fn tombolo(&self, command: &str, args: &[&str]) -> Result<Member> {
         let data = self.dir.join(command);
         let kubeconfig = data.join("admin.kubeconfig");
-        // Left from an earlier start, it would be taken for a sign of readiness.
-        let _ = std::fs::remove_file(&kubeconfig);
-        let mut line = Command::new(cargo_binary("tombolo"));
-        line.arg(command).arg("--data-dir").arg(&data);
-        line.args(["--listen", &format!("{}:6443", self.address), "--netns", self.namespace.name()]);
-        line.args(args);
-        let mut process = Process::start(&format!("tombolo-{command}"), line, &self.dir)?;
-        wait_for(&format!("{} to be ready", self.name), Duration::from_secs(30), || {
-            process.alive()?;
-            if kubeconfig.exists() { Ok(()) } else { bail!("no admin.kubeconfig yet") }
-        })?;
+        let mut words: Vec<String> = vec![command.into(), "--data-dir".into(), data.display().to_string()];
+        words.extend(["--listen".into(), format!("{}:6443", self.address)]);
+        words.extend(["--netns".into(), self.namespace.name().into()]);
+        words.extend(args.iter().map(|word| (*word).to_owned()));
+        let (name, dir, ready) = (self.name.clone(), self.dir.clone(), kubeconfig.clone());
+        let program = format!("tombolo-{command}");
+        let start = move || {
+            // Left from an earlier start, it would be taken for a sign of readiness.
+            let _ = std::fs::remove_file(&ready);
+            let mut line = Command::new(cargo_binary("tombolo"));
+            line.args(&words);
+            let mut process = Process::start(&program, line, &dir)?;
+            wait_for(&format!("{name} to be ready"), Duration::from_secs(30), || {
+                process.alive()?;
+                if ready.exists() { Ok(()) } else { bail!("no admin.kubeconfig yet") }
+            })?;
+            Ok(process)
+        };
         let containers = args.contains(&"--node").then(|| (data.join("node"), self.namespace.clone()));
-        Ok(Member { process, kubeconfig, containers })
+        Ok(Member { process: start()?, kubeconfig, containers, start: Box::new(start) })
     }
 }
 
 impl Member {
+    /// Kills the process and starts it again with its data; containers run on meanwhile.
+    pub fn restart(&mut self) -> Result<()> {
+        self.process.kill();
+        self.process = (self.start)()?;
+        Ok(())
+    }
+
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(&self.kubeconfig)
     }

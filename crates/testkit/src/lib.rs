@@ -24,4 +24,4 @@ pub use pki::{Pair, Pki};
 pub use process::{Process, free_port, wait_for};
 pub use tombolo::Tombolo;
 pub use traces::{traces, wipe};
-pub use upstream::{Upstream, UpstreamOptions, control_loops};
+pub use upstream::{Release, Upstream, UpstreamOptions, control_loops};

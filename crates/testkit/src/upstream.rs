@@ -18,6 +18,27 @@ pub struct UpstreamOptions {
     pub scheduler: bool,
     /// Lift the clients' request limits, so that a comparison is fair.
     pub lift_limits: bool,
+    pub release: Release,
+}
+
+/// The newest and the oldest Kubernetes that may be a member of a fleet.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Release {
+    #[default]
+    Newest,
+    Oldest,
+}
+
+impl Release {
+    /// The programs of a control plane of that release.
+    pub fn programs(self) -> [Fixture; 3] {
+        match self {
+            Self::Newest => [Fixture::KubeApiserver, Fixture::KubeControllerManager, Fixture::KubeScheduler],
+            Self::Oldest => {
+                [Fixture::KubeApiserverOld, Fixture::KubeControllerManagerOld, Fixture::KubeSchedulerOld]
+            }
+        }
+    }
 }
 
 /// etcd, kube-apiserver and what was asked for beside them. Ends when dropped.
@@ -92,7 +113,8 @@ impl Upstream {
         command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{peer_port}")]);
         let mut processes = vec![Process::start("etcd", command, path)?];
 
-        let mut command = Command::new(Fixture::KubeApiserver.must());
+        let [api_server, ..] = options.release.programs();
+        let mut command = Command::new(api_server.must());
         command.args([
             "--etcd-servers",
             &etcd,
@@ -138,9 +160,10 @@ impl Upstream {
 
 /// The real controller manager and scheduler, as far as `options` ask for them, against any API server.
 pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -> Result<Vec<Process>> {
+    let [_, controller_manager, scheduler] = options.release.programs();
     let mut processes = Vec::new();
     if let Some(controllers) = &options.controllers {
-        let mut command = Command::new(Fixture::KubeControllerManager.must());
+        let mut command = Command::new(controller_manager.must());
         command.arg("--kubeconfig").arg(kubeconfig).args(["--leader-elect=false", "--secure-port=0"]);
         command.arg(format!("--controllers={controllers}"));
         command.args(["--allocate-node-cidrs", "--cluster-cidr", "10.70.0.0/16"]);
@@ -172,7 +195,7 @@ pub fn control_loops(kubeconfig: &Path, dir: &Path, options: &UpstreamOptions) -
                 "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection:\n  leaderElect: false\nclientConnection:\n  kubeconfig: {kubeconfig}\n{limits}"
             ),
         )?;
-        let mut command = Command::new(Fixture::KubeScheduler.must());
+        let mut command = Command::new(scheduler.must());
         command.arg("--config").arg(config).args(["--secure-port=0"]);
         processes.push(Process::start("kube-scheduler", command, dir)?);
     }

@@ -44,6 +44,8 @@ struct Links {
     default: Link,
     between: HashMap<(Ipv4Addr, Ipv4Addr), Link>,
     random: u64,
+    /// Bytes by source and destination.
+    delivered: HashMap<(Ipv4Addr, Ipv4Addr), u64>,
 }
 
 struct Packet {
@@ -59,7 +61,7 @@ impl Relay {
     pub fn start(default: Link, seed: u64) -> Self {
         let shared = Arc::new(Shared {
             hosts: Mutex::default(),
-            links: Mutex::new(Links { default, between: HashMap::new(), random: seed | 1 }),
+            links: Mutex::new(Links { default, random: seed | 1, ..Links::default() }),
             queue: Mutex::default(),
             arrived: Condvar::new(),
             serial: AtomicU64::new(0),
@@ -104,6 +106,11 @@ impl Relay {
     /// Bytes of IP packets that hosts have sent so far, those that were lost included.
     pub fn carried(&self) -> u64 {
         self.shared.carried.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of IP packets that went from one host to another so far; what was lost or cut off is not among them.
+    pub fn delivered(&self, from: Ipv4Addr, to: Ipv4Addr) -> u64 {
+        self.shared.links.lock().delivered.get(&(from, to)).copied().unwrap_or(0)
     }
 
     /// Cuts or mends all links of one host.
@@ -164,6 +171,7 @@ impl Shared {
                 if !link.up || links.loses(link.loss) {
                     continue;
                 }
+                *links.delivered.entry((from, to)).or_default() += length as u64;
                 link
             };
             let serial = self.serial.fetch_add(1, Ordering::Relaxed);

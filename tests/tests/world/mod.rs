@@ -16,11 +16,11 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 const IMAGE: &str = "test.local/app:1";
 pub const HUB: &[&str] = &["--lease-seconds", "6"];
 
-/// A Tombolo site and the host it is on.
+/// A Tombolo site and the host it is on. The site goes first: what it left running is removed inside the host's namespace.
 pub struct Site {
     pub name: &'static str,
-    pub host: Host,
     pub member: Member,
+    pub host: Host,
 }
 
 /// Dropped in the order written: first what uses the others.
@@ -55,8 +55,12 @@ impl World {
         let frankfurt = lan.host("frankfurt")?;
         let address = frankfurt.address;
         let upstream = frankfurt.run(move || {
-            let options =
-                UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
+            let options = UpstreamOptions {
+                controllers: Some("*".into()),
+                scheduler: true,
+                lift_limits: true,
+                ..Default::default()
+            };
             Upstream::start_at(address, &options)
         })??;
         let node = RealNode::start(&frankfurt, &upstream.kubeconfig, &[&image])?;
@@ -65,7 +69,7 @@ impl World {
             let member = host.tombolo("site", &["--node", "--name", name])?;
             let data = host.dir.join("site").display().to_string();
             member.tombolo(&["image", "import", &image.display().to_string(), "--data-dir", &data])?;
-            Ok(Site { name, host, member })
+            Ok(Site { name, member, host })
         };
         let edges = vec![site("harbour")?, site("island")?];
         let coves = vec![site("cove")?, site("bay")?];
