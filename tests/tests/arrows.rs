@@ -9,7 +9,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("store", &[]),
     ("apiserver", &["k8s", "store"]),
     ("placement", &["api"]),
-    ("workload", &["api", "placement"]),
+    ("workload", &["api", "k8s", "placement"]),
     ("tunnel", &[]),
     ("fleet", &["agent", "api", "placement", "tunnel"]),
     ("agent", &["api", "tunnel"]),

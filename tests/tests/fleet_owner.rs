@@ -79,6 +79,12 @@ fn an_owner_limits_a_hub_and_a_hub_limits_its_users() -> Result<()> {
     let table = top.tombolo(&["sites"])?;
     ensure!(table.contains("Gi"), "memory without a unit: {table}");
     the_owner_s_word(&hub)?;
+    // What a hub tried beyond that is on record at the site.
+    let log = harbour.process.log();
+    for traces in [["not applied", "forbidden"], ["a request was refused", "pods/exec"]] {
+        ensure!(log.lines().any(|l| traces.iter().all(|t| l.contains(t))), "no line with {traces:?}: {log}");
+    }
+    the_owner_s_quota(&hub, &harbour)?;
     the_hub_s_word(&hub)?;
     taken_in_and_given_back(&top, &island)?;
     cordoned(&hub, &island)?;
@@ -113,6 +119,23 @@ fn the_owner_s_word(hub: &Kubectl) -> Result<()> {
     )?;
     hub.until(&["get", "placement", "-n", "shop", "web", "-o", "jsonpath={.status.objects}"], "1", PATIENCE)?;
     Ok(())
+}
+
+/// The site's own quota refuses what is too much, the hub says so and why, and what is given back counts.
+fn the_owner_s_quota(hub: &Kubectl, harbour: &Member) -> Result<()> {
+    let there = harbour.kubectl();
+    let used = ["get", "resourcequota", "-n", "shop", "-o", "jsonpath={.items[*].status.used.pods}"];
+    there.until(&used, "1", PATIENCE)?;
+    hub.run(&["scale", "-n", "shop", "deploy/web", "--replicas=3"])?;
+    let failure = "jsonpath={.status.conditions[?(@.type=='ReplicaFailure')].message}";
+    let why =
+        hub.until(&["get", "deploy", "-n", "shop", "web", "-o", failure], "exceeded quota", PATIENCE)?;
+    ensure!(why.contains("used: pods=2, limited: pods=2"), "{why}");
+    let pods = there.run(&["get", "pods", "-n", "shop", "-l", "app=web", "--no-headers"])?;
+    ensure!(pods.lines().count() == 2, "{pods}");
+    hub.run(&["scale", "-n", "shop", "deploy/web", "--replicas=1"])?;
+    there.until(&used, "1", PATIENCE)?;
+    hub.run(&["rollout", "status", "-n", "shop", "deploy/web", "--timeout=60s"]).map(drop)
 }
 
 /// The right on the pod and the right on the site: both, per site.

@@ -29,6 +29,7 @@ pub mod openapi;
 pub mod patch;
 pub mod protobuf;
 pub mod quantity;
+pub mod quota;
 pub mod resources;
 pub mod schema;
 pub mod selector;

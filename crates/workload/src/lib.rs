@@ -47,6 +47,7 @@ mod model;
 pub mod namespace;
 pub mod node;
 mod pod;
+pub mod quota;
 pub mod replicaset;
 pub mod replication_controller;
 mod revision;

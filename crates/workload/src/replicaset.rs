@@ -7,12 +7,14 @@ use crate::{
 };
 use jiff::Timestamp;
 use k8s_openapi::api::{
-    apps::v1::{ReplicaSet, ReplicaSetStatus},
+    apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus},
     core::v1::Pod,
 };
 use std::sync::Arc;
 
 const COMPONENT: &str = "replicaset-controller";
+/// Condition of a set whose pods the server refuses.
+pub const FAILURE: &str = "ReplicaFailure";
 /// Pods made or removed by one plan; the rest follows in the next.
 const BURST: usize = 500;
 
@@ -22,6 +24,8 @@ pub struct Snapshot {
     pub pods: Vec<Arc<Pod>>,
     /// Pods of sets with the same controller; spreads what is given up over nodes.
     pub related: Vec<Arc<Pod>>,
+    /// Why the last pod could not be made.
+    pub refused: Option<String>,
     pub now: Timestamp,
 }
 
@@ -68,17 +72,24 @@ pub fn plan_as<K: Object>(snapshot: &Snapshot, component: &'static str) -> Vec<A
             }
         }
     }
+    // Said before it is tried again: a try that fails ends the plan.
+    let short = active.len() < wanted && snapshot.refused.is_some();
+    if short && set.metadata.deletion_timestamp.is_none() {
+        let (status, _) = status(snapshot, true);
+        let told = meta::status::<K, _>(&set.metadata, set.status.as_ref(), &status);
+        actions.splice(0..0, told);
+    }
     let moved = actions.iter().any(|action| matches!(action, Action::Create { .. } | Action::Delete { .. }));
     // While pods are made or removed the counts are about to change; they are written when that is done.
     if !moved {
-        let (status, again) = status(snapshot);
+        let (status, again) = status(snapshot, false);
         actions.extend(meta::status::<K, _>(&set.metadata, set.status.as_ref(), &status));
         actions.extend(again.map(Action::After));
     }
     actions
 }
 
-fn status(snapshot: &Snapshot) -> (ReplicaSetStatus, Option<std::time::Duration>) {
+fn status(snapshot: &Snapshot, short: bool) -> (ReplicaSetStatus, Option<std::time::Duration>) {
     let set = &snapshot.set;
     let spec = set.spec.clone().unwrap_or_default();
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
@@ -114,9 +125,27 @@ fn status(snapshot: &Snapshot) -> (ReplicaSetStatus, Option<std::time::Duration>
         observed_generation: set.metadata.generation,
         // Written only once it was needed, so that servers without the field are not asked for it forever.
         terminating_replicas: old.terminating_replicas.map(|_| terminating),
-        conditions: None,
+        conditions: snapshot
+            .refused
+            .as_ref()
+            .filter(|_| short)
+            .map(|why| vec![failure(&old, why, snapshot.now)]),
     };
     (status, again.map(|at| meta::until(at, snapshot.now)))
+}
+
+/// The condition that tells why pods are missing; it keeps its time while it lasts.
+fn failure(old: &ReplicaSetStatus, why: &str, now: Timestamp) -> ReplicaSetCondition {
+    let before = old.conditions.iter().flatten().find(|c| c.type_ == FAILURE && c.status == "True");
+    ReplicaSetCondition {
+        type_: FAILURE.into(),
+        status: "True".into(),
+        reason: Some("FailedCreate".into()),
+        message: Some(why.into()),
+        last_transition_time: before
+            .and_then(|c| c.last_transition_time.clone())
+            .or_else(|| Some(meta::now_time(now))),
+    }
 }
 
 fn some_if_positive(count: i32) -> Option<i32> {
@@ -147,7 +176,8 @@ impl ReplicaSets {
         if related.is_empty() {
             related.clone_from(&claim.mine);
         }
-        Some((Snapshot { set, pods: claim.mine, related, now }, claim.actions))
+        let refused = world.refusals.of(meta::uid(&set.metadata));
+        Some((Snapshot { set, pods: claim.mine, related, refused, now }, claim.actions))
     }
 }
 
@@ -161,11 +191,15 @@ impl Controller for ReplicaSets {
     }
 
     fn wire(&self, world: &Arc<World>, enqueue: Enqueue) {
-        let pods = enqueue.clone();
-        world.replica_sets.on_change(move |_, new| {
-            if let Some(set) = new {
-                enqueue.add(Key::of(&set.metadata));
+        let (pods, there) = (enqueue.clone(), Arc::downgrade(world));
+        world.replica_sets.on_change(move |old, new| match (old, new) {
+            (_, Some(set)) => enqueue.add(Key::of(&set.metadata)),
+            (Some(gone), None) => {
+                if let Some(world) = there.upgrade() {
+                    world.refusals.forget(meta::uid(&gone.metadata));
+                }
             }
+            (None, None) => {}
         });
         let sets = world.replica_sets.clone();
         world.pods.on_change(move |old, new| {

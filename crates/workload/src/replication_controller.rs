@@ -8,8 +8,8 @@ use crate::{
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{
-        apps::v1::{ReplicaSet, ReplicaSetSpec, ReplicaSetStatus},
-        core::v1::{Pod, ReplicationController},
+        apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetSpec, ReplicaSetStatus},
+        core::v1::{Pod, ReplicationController, ReplicationControllerCondition},
     },
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
@@ -27,6 +27,7 @@ fn as_replica_set(controller: &ReplicationController) -> Option<ReplicaSet> {
         ready_replicas: status.ready_replicas,
         available_replicas: status.available_replicas,
         observed_generation: status.observed_generation,
+        conditions: status.conditions.as_ref().map(|all| all.iter().map(condition).collect()),
         ..ReplicaSetStatus::default()
     });
     Some(ReplicaSet {
@@ -41,6 +42,16 @@ fn as_replica_set(controller: &ReplicationController) -> Option<ReplicaSet> {
     })
 }
 
+fn condition(own: &ReplicationControllerCondition) -> ReplicaSetCondition {
+    ReplicaSetCondition {
+        type_: own.type_.clone(),
+        status: own.status.clone(),
+        reason: own.reason.clone(),
+        message: own.message.clone(),
+        last_transition_time: own.last_transition_time.clone(),
+    }
+}
+
 pub struct ReplicationControllers;
 
 impl Controller for ReplicationControllers {
@@ -53,11 +64,15 @@ impl Controller for ReplicationControllers {
     }
 
     fn wire(&self, world: &Arc<World>, enqueue: Enqueue) {
-        let pods = enqueue.clone();
-        world.replication_controllers.on_change(move |_, new| {
-            if let Some(controller) = new {
-                enqueue.add(Key::of(&controller.metadata));
+        let (pods, there) = (enqueue.clone(), Arc::downgrade(world));
+        world.replication_controllers.on_change(move |old, new| match (old, new) {
+            (_, Some(controller)) => enqueue.add(Key::of(&controller.metadata)),
+            (Some(gone), None) => {
+                if let Some(world) = there.upgrade() {
+                    world.refusals.forget(meta::uid(&gone.metadata));
+                }
             }
+            (None, None) => {}
         });
         let controllers = world.replication_controllers.clone();
         world.pods.on_change(move |old, new| {
@@ -96,7 +111,9 @@ impl Controller for ReplicationControllers {
         if !claim.actions.is_empty() {
             return claim.actions;
         }
-        let snapshot = Snapshot { set: Arc::new(set), related: claim.mine.clone(), pods: claim.mine, now };
+        let refused = world.refusals.of(meta::uid(&set.metadata));
+        let related = claim.mine.clone();
+        let snapshot = Snapshot { set: Arc::new(set), related, pods: claim.mine, refused, now };
         replicaset::plan_as::<ReplicationController>(&snapshot, COMPONENT)
     }
 }
@@ -119,7 +136,7 @@ mod tests {
     fn pods_are_made_in_the_name_of_the_replication_controller() {
         let set = Arc::new(as_replica_set(&controller(2)).unwrap());
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let snapshot = Snapshot { set, pods: Vec::new(), related: Vec::new(), now };
+        let snapshot = Snapshot { set, pods: Vec::new(), related: Vec::new(), refused: None, now };
         let actions = replicaset::plan_as::<ReplicationController>(&snapshot, COMPONENT);
         let made: Vec<Pod> = actions
             .iter()

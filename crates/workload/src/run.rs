@@ -11,6 +11,7 @@ use crate::{
     job::{Jobs, OrphanedPods},
     namespace::Namespaces,
     node::{NodeLifecycle, NodePods, PodNetwork},
+    quota::Quotas,
     replicaset::ReplicaSets,
     replication_controller::ReplicationControllers,
     scheduler::{Scheduler, Scheduling},
@@ -36,6 +37,7 @@ pub enum Name {
     Namespace,
     NodeLifecycle,
     PodGarbage,
+    Quota,
     ReplicaSet,
     ReplicationController,
     Scheduler,
@@ -46,7 +48,7 @@ pub enum Name {
 }
 
 impl Name {
-    pub const ALL: [Name; 17] = [
+    pub const ALL: [Name; 18] = [
         Self::CertificateSigning,
         Self::CronJob,
         Self::DaemonSet,
@@ -57,6 +59,7 @@ impl Name {
         Self::Namespace,
         Self::NodeLifecycle,
         Self::PodGarbage,
+        Self::Quota,
         Self::ReplicaSet,
         Self::ReplicationController,
         Self::Scheduler,
@@ -131,6 +134,7 @@ pub async fn run(client: Client, options: Options) {
             }
             Name::CronJob => controllers.push(Arc::new(CronJobs)),
             Name::PodGarbage => controllers.push(Arc::new(PodGarbage)),
+            Name::Quota => controllers.push(Arc::new(Quotas::default())),
             Name::TtlAfterFinished => controllers.push(Arc::new(FinishedJobs)),
             Name::CertificateSigning => controllers.push(Arc::new(Certificates {
                 ca: options.signer.clone(),

@@ -3,6 +3,7 @@
 use super::{COMPONENT, Snapshot, available, set_replicas};
 use crate::{
     meta::{self, now_time, tell},
+    replicaset::FAILURE,
     shell::{Action, Severity},
 };
 use jiff::Timestamp;
@@ -15,6 +16,7 @@ pub fn sync_status(snapshot: &Snapshot) -> Vec<Action> {
     let mut status = counts(snapshot);
     status.conditions = old.conditions.clone();
     availability(snapshot, &mut status);
+    failure(snapshot, &mut status);
     let again = progressing(snapshot, &old, &mut status, &mut actions);
     actions.extend(meta::status::<Deployment, _>(&deployment.metadata, deployment.status.as_ref(), &status));
     actions.extend(again.map(|at| Action::After(meta::until(at, snapshot.now))));
@@ -59,6 +61,29 @@ fn availability(snapshot: &Snapshot, status: &mut DeploymentStatus) {
     } else {
         let text = "Deployment does not have minimum availability.";
         set(status, "Available", "False", "MinimumReplicasUnavailable", text, snapshot.now);
+    }
+}
+
+/// What the server refuses a set, it refuses the Deployment.
+fn failure(snapshot: &Snapshot, status: &mut DeploymentStatus) {
+    let failed = |set: &std::sync::Arc<ReplicaSet>| {
+        let conditions = set.status.as_ref()?.conditions.as_ref()?;
+        conditions.iter().find(|c| c.type_ == FAILURE && c.status == "True").cloned()
+    };
+    match snapshot.new_set().and_then(failed).or_else(|| snapshot.sets.iter().find_map(failed)) {
+        Some(why) => {
+            let (reason, message) = (why.reason.unwrap_or_default(), why.message.unwrap_or_default());
+            let same = find(status, FAILURE).is_some_and(|c| c.message.as_deref() == Some(&message));
+            if !same && let Some(old) = find_mut(status, FAILURE) {
+                old.message = Some(message.clone());
+            }
+            set(status, FAILURE, "True", &reason, &message, snapshot.now);
+        }
+        None => {
+            if let Some(conditions) = &mut status.conditions {
+                conditions.retain(|condition| condition.type_ != FAILURE);
+            }
+        }
     }
 }
 

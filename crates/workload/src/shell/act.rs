@@ -144,6 +144,7 @@ impl Shell {
                     Ok(answer) => {
                         let created = self.world.offer(&resource, &answer);
                         if let (Some(announce), Some(name)) = (announce, created) {
+                            self.world.refusals.forget(announce.about.uid.as_deref().unwrap_or_default());
                             let message = format!("Created pod: {name}");
                             self.announce(*announce, Severity::Normal, "SuccessfulCreate", message);
                         }
@@ -155,6 +156,8 @@ impl Shell {
                     Err(error) if error.is_namespace_terminating() => {}
                     Err(error) => {
                         if let Some(announce) = announce {
+                            let uid = announce.about.uid.as_deref().unwrap_or_default();
+                            self.world.refusals.note(uid, error.reason());
                             let message = format!("Error creating: {}", error.reason());
                             self.announce(*announce, Severity::Warning, "FailedCreate", message);
                         }

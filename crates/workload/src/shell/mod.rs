@@ -16,6 +16,7 @@ mod engine;
 mod events;
 mod informer;
 mod queue;
+mod refusals;
 mod resource;
 mod world;
 
@@ -25,5 +26,6 @@ pub use cache::{Cache, Key};
 pub use engine::{Controller, Engine, Enqueue, Reconciled};
 pub use events::Recorder;
 pub use informer::{Source, follow};
+pub use refusals::Refusals;
 pub use resource::{Object, Resource};
 pub use world::{Watch, World};

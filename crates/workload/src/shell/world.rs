@@ -1,6 +1,6 @@
 //! All caches of the process. One line per kind.
 
-use super::{Cache, Key, Object, Resource, Source, follow};
+use super::{Cache, Key, Object, Refusals, Resource, Source, follow};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -10,7 +10,7 @@ use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{
         ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
-        ReplicationController, Service, ServiceAccount,
+        ReplicationController, ResourceQuota, Service, ServiceAccount,
     },
     discovery::v1::EndpointSlice,
     storage::v1::StorageClass,
@@ -27,7 +27,10 @@ macro_rules! world {
         pub enum Watch { $($watch),* }
 
         #[derive(Default)]
-        pub struct World { $(pub $field: Arc<Cache<$kind>>),* }
+        pub struct World {
+            $(pub $field: Arc<Cache<$kind>>,)*
+            pub refusals: Refusals,
+        }
 
         $(impl Object for $kind {
             const RESOURCE: Resource = Resource::new($group, $version, $name, $plural);
@@ -111,6 +114,7 @@ world! {
     namespaces, Namespaces: Namespace = ("", "v1", "Namespace", "namespaces"), None;
     nodes, Nodes: Node = ("", "v1", "Node", "nodes"), None;
     pods, Pods: Pod = ("", "v1", "Pod", "pods"), None;
+    quotas, Quotas: ResourceQuota = ("", "v1", "ResourceQuota", "resourcequotas"), None;
     replica_sets, ReplicaSets: ReplicaSet = ("apps", "v1", "ReplicaSet", "replicasets"), None;
     replication_controllers, ReplicationControllers: ReplicationController = ("", "v1", "ReplicationController", "replicationcontrollers"), None;
     service_accounts, ServiceAccounts: ServiceAccount = ("", "v1", "ServiceAccount", "serviceaccounts"), Some("metadata.name=default");
