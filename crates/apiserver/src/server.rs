@@ -13,6 +13,7 @@ use tokio_util::task::TaskTracker;
 use tombolo_store::{Record, Store, StoreError};
 
 use crate::admission;
+use crate::auth::trace::Refusals;
 use crate::auth::{self, Identity};
 use crate::bootstrap;
 use crate::bootstrap::keys::{KeyError, Keys, PemPair};
@@ -58,6 +59,7 @@ pub struct App {
     pub limiter: Limiter,
     /// Where there are nodes to ask.
     pub usage: Option<Usage>,
+    pub refusals: Refusals,
 }
 
 impl App {
@@ -182,6 +184,7 @@ impl Server {
             tracker: TaskTracker::new(),
             limiter: Limiter::new(config.limits),
             usage: config.nodes.is_some().then(Usage::default),
+            refusals: Refusals::default(),
             keys,
             store,
             config,
@@ -311,7 +314,12 @@ impl Server {
         let answered = AssertUnwindSafe(self.run(&mut call, identity, body)).catch_unwind().await;
         let mut response = match answered {
             Ok(Ok(response)) => response,
-            Ok(Err(failure)) => failure.response(),
+            Ok(Err(failure)) => {
+                if failure.code() == 403 {
+                    self.app.refusals.forbidden(&call.user.user, failure.message());
+                }
+                failure.response()
+            }
             Err(_) => {
                 tracing::error!(path = call.path, "a request handler panicked");
                 Failure::internal("the handler of this request failed; the server's log says where")

@@ -7,6 +7,7 @@ pub mod node;
 pub mod outdated;
 pub mod rbac;
 pub mod tokens;
+pub mod trace;
 pub mod x509;
 
 pub use access::Access;

@@ -130,10 +130,16 @@ async fn bootstrap_token(app: &App, token: &str) -> Result<Option<Identity>> {
     if !plain(id, 6) || !plain(secret, 16) {
         return Ok(None);
     }
+    let refused = |why: &str| {
+        app.refusals.token(id, why);
+        Ok(None)
+    };
     let name = format!("bootstrap-token-{id}");
-    let Some(object) = app.object("", "v1", "secrets", "kube-system", &name).await? else { return Ok(None) };
+    let Some(object) = app.object("", "v1", "secrets", "kube-system", &name).await? else {
+        return refused("there is no such token");
+    };
     if object["type"] != "bootstrap.kubernetes.io/token" || write::is_deleting(&object) {
-        return Ok(None);
+        return refused("there is no such token");
     }
     let field = |key: &str| {
         use base64::Engine;
@@ -145,12 +151,12 @@ async fn bootstrap_token(app: &App, token: &str) -> Result<Option<Identity>> {
         || !same_secret(&known, secret)
         || field("usage-bootstrap-authentication").as_deref() != Some("true")
     {
-        return Ok(None);
+        return refused("its secret is wrong, or it is not for signing in");
     }
     if let Some(expiration) = field("expiration") {
         match expiration.parse::<jiff::Timestamp>() {
             Ok(at) if at > jiff::Timestamp::now() => {}
-            _ => return Ok(None),
+            _ => return refused("it has expired"),
         }
     }
     let mut groups = vec!["system:bootstrappers".to_owned()];
