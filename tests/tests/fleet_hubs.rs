@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Lan, busybox_archive, require, wait_for};
+use tombolo_testkit::{Fixture, Lan, Member, busybox_archive, require, wait_for};
 use tombolo_wan::Link;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -89,5 +89,36 @@ fn a_hub_under_a_hub_runs_what_the_top_was_given() -> Result<()> {
         }
         Ok(())
     })?;
-    Ok(())
+    loops(&top, &below)
+}
+
+const PLACED: &str = "jsonpath={.status.conditions[?(@.type=='Placed')].message}";
+
+/// Two hubs may be tied in both directions; what came from one never goes back to it. A hub is no site of itself.
+fn loops(top: &Member, below: &Member) -> Result<()> {
+    let (hub, hub_below) = (top.kubectl(), below.kubectl());
+    top.join(top, "itself", &[])?;
+    wait_for("the hub to refuse itself", PATIENCE, || {
+        let requests = hub.run(&["get", "csr", "-o", "jsonpath={.items[*].status.conditions[*].message}"])?;
+        ensure!(requests.contains("a loop is refused"), "{requests}");
+        ensure!(top.process.log().contains("a signing request was denied"), "no trace in the log");
+        Ok(())
+    })?;
+    ensure!(!hub.run(&["get", "sites"])?.contains("itself"));
+
+    top.join(below, "up", &["--tier", "cloud"])?;
+    hub_below.until(&["get", "site", "up"], "True", PATIENCE)?;
+    // From the top: it runs at the site below, and is not offered back.
+    hub.apply(APPLICATION)?;
+    hub.run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
+    let table = below.tombolo(&["explain", "place", "deploy/web"])?;
+    ensure!(table.lines().any(|l| l.contains("up") && l.contains("came through hub")), "{table}");
+    ensure!(hub_below.run(&["get", "works", "-n", "site-up", "-o", "name"])?.trim().is_empty());
+    // From below, with nowhere to go but up: the top has no place but the one it came from, and says so.
+    let only_up = "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: own, namespace: default}\nspec: {objects: [{name: own}], sites: {names: [up]}}\n";
+    hub_below.apply(only_up)?;
+    hub_below.apply(&APPLICATION.replace("name: web", "name: own").replace("app: web", "app: own"))?;
+    hub_below.until(&["get", "deploy", "own", "-o", PLACED], "0 of 2 replicas placed", PATIENCE)?;
+    ensure!(!hub.run(&["get", "works", "-n", "site-north", "-o", "name"])?.contains("own"), "it came back");
+    hub.run(&["delete", "deploy", "web"]).map(drop)
 }

@@ -64,6 +64,7 @@ async fn live(args: Args) -> Result<()> {
             spec: SiteSpec { tier: Tier::Edge, ..Default::default() },
             labels: BTreeMap::new(),
             state: "bench".into(),
+            keep: None,
             hub_identity: None,
             shutdown: stop.clone(),
         };

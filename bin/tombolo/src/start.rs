@@ -42,6 +42,14 @@ pub struct ServerArgs {
     pub netns: Option<String>,
 }
 
+impl ServerArgs {
+    /// Where what hubs want of this cluster is kept. Not where several processes share a store: what one of them kept may
+    /// be behind what another one did since.
+    pub fn ties_dir(&self) -> Option<PathBuf> {
+        (self.store == StoreChoice::Embedded).then(|| self.data_dir.join("ties"))
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreChoice {
     Embedded,

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -20,7 +21,15 @@ use crate::commands::join::{TIE_LABEL, Tie, state_name, ties};
 const PIPE: usize = 64 * 1024;
 
 /// Starts an agent for each tie, and ends it when the tie is removed, until `stop`.
-pub async fn run(site: kube::Client, server: Server, hub_identity: Option<String>, stop: CancellationToken) {
+///
+/// What the hubs want is kept in `folder`, if there is one, so that a site that starts without them knows it.
+pub async fn run(
+    site: kube::Client,
+    server: Server,
+    hub_identity: Option<String>,
+    folder: Option<PathBuf>,
+    stop: CancellationToken,
+) {
     let config = watcher::Config::default().labels(TIE_LABEL);
     let mut events = Box::pin(watcher(ties(&site), config).default_backoff());
     let mut agents: HashMap<String, Agent> = HashMap::new();
@@ -41,13 +50,14 @@ pub async fn run(site: kube::Client, server: Server, hub_identity: Option<String
                 if agents.get(&tie.name).is_none_or(|agent| agent.url != tie.url || agent.token != tie.token)
                 {
                     tracing::info!(hub = tie.url, name = tie.description.name, "tying to hub");
-                    let agent = Agent::start(&site, &server, &tie, hub_identity.clone(), &stop);
+                    let agent =
+                        Agent::start(&site, &server, &tie, hub_identity.clone(), folder.as_deref(), &stop);
                     if let Some(old) = agents.insert(tie.name.clone(), agent) {
                         old.stop.cancel();
                     }
                 }
             }
-            Some(Ok(Event::Delete(secret))) => leave(&site, &mut agents, &secret).await,
+            Some(Ok(Event::Delete(secret))) => leave(&site, &mut agents, folder.as_deref(), &secret).await,
             Some(Ok(Event::Init | Event::InitDone)) => {}
             Some(Err(error)) => tracing::debug!(%error, "watching ties"),
             None => break,
@@ -56,11 +66,20 @@ pub async fn run(site: kube::Client, server: Server, hub_identity: Option<String
 }
 
 /// Ends the agent of a removed tie and cleans up what its hub placed here; the hub need not be there for it.
-async fn leave(site: &kube::Client, agents: &mut HashMap<String, Agent>, secret: &Secret) {
+async fn leave(
+    site: &kube::Client,
+    agents: &mut HashMap<String, Agent>,
+    folder: Option<&Path>,
+    secret: &Secret,
+) {
     let Some(agent) = secret.metadata.name.as_ref().and_then(|name| agents.remove(name)) else { return };
     agent.stop.cancel();
     if let Err(error) = tombolo_agent::leave(site, &agent.state, false).await {
         tracing::error!(hub = agent.url, %error, "leaving the hub left something behind");
+    }
+    if let Some(folder) = folder {
+        // Not there if the hub never sent anything.
+        let _ = std::fs::remove_dir_all(folder.join(&agent.state));
     }
 }
 
@@ -77,6 +96,7 @@ impl Agent {
         server: &Server,
         tie: &Tie,
         hub_identity: Option<String>,
+        folder: Option<&Path>,
         stop: &CancellationToken,
     ) -> Self {
         let stop = stop.child_token();
@@ -96,6 +116,7 @@ impl Agent {
             spec,
             labels: tie.description.labels.clone(),
             state: state.clone(),
+            keep: folder.map(|folder| folder.join(&state)),
             hub_identity,
             shutdown: stop.clone(),
         };

@@ -42,6 +42,8 @@ pub struct AgentConfig {
     /// Name of the Secret (in `tombolo-system` of the site) that keeps key, certificate and what was seen of the hub.
     /// One per hub that the site is tied to.
     pub state: String,
+    /// Folder in which Works are kept, so that an agent that starts while the hub is away knows them.
+    pub keep: Option<std::path::PathBuf>,
     /// The identity of the hub that this site is, if it is one.
     pub hub_identity: Option<String>,
     pub shutdown: CancellationToken,

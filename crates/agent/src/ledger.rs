@@ -41,6 +41,8 @@ pub struct Entry {
     flights: Vec<Flight>,
     /// Nobody knows what became of earlier reports: the next one says everything.
     uncertain: bool,
+    /// From an earlier run of the agent: what the hub shows is not known yet, so nothing is reported.
+    recalled: bool,
     reported: Option<Instant>,
 }
 
@@ -57,6 +59,12 @@ const FLIGHTS: usize = 8;
 /// Between two reports of one Work. The first change travels at once; an object that starts or ends changes many times in
 /// a few milliseconds, and every report costs the hub three writes.
 pub const REST: Duration = Duration::from_millis(20);
+
+impl Entry {
+    fn keeps_lease(&self) -> bool {
+        self.spec.lease.is_some() && self.spec.tombstone.is_none()
+    }
+}
 
 /// How an attempt to apply ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -115,6 +123,10 @@ impl Ledger {
         if let Some(entry) = self.works.get_mut(&name)
             && entry.uid == uid
         {
+            if std::mem::take(&mut entry.recalled) {
+                (entry.acked, entry.sent) = (known.clone(), known);
+                self.changed.insert(name.clone());
+            }
             // Our own reports echo back here; only a newer intent is news.
             if entry.generation >= generation {
                 return false;
@@ -132,6 +144,7 @@ impl Ledger {
                 sent: known,
                 flights: Vec::new(),
                 uncertain: false,
+                recalled: false,
                 reported: None,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
@@ -145,6 +158,19 @@ impl Ledger {
             self.roots.insert(key, name);
         }
         true
+    }
+
+    /// A Work as an earlier run of the agent heard it, before the hub has spoken.
+    pub fn recall(&mut self, work: &Work) {
+        self.put(work);
+        if let Some(entry) = work.metadata.name.as_ref().and_then(|name| self.works.get_mut(name)) {
+            entry.recalled = true;
+        }
+    }
+
+    /// Is there a Work of which the hub has not spoken since this agent began?
+    pub fn recalls_any(&self) -> bool {
+        self.works.values().any(|entry| entry.recalled)
     }
 
     /// The hub no longer has the Work. That is no order to delete anything: the site only stops speaking of it.
@@ -207,6 +233,22 @@ impl Ledger {
     pub fn lease_seconds(&self) -> Option<(i64, i64)> {
         let terms = || self.works.values().filter_map(|e| e.spec.lease.as_ref());
         Some((terms().map(|t| t.seconds).max()?, terms().map(|t| t.seconds - t.stop_seconds).min()?))
+    }
+
+    /// Tells the hub under which tie workloads that may run at most once are kept.
+    pub fn hold(&mut self, tie: &str) {
+        for (name, entry) in self.works.iter_mut().filter(|(_, e)| e.keeps_lease()) {
+            if entry.status.tie.as_deref() != Some(tie) {
+                entry.status.tie = Some(tie.to_owned());
+                self.changed.insert(name.clone());
+            }
+        }
+    }
+
+    /// Does the hub know of all of them that they are kept under `tie`?
+    pub fn held(&self, tie: &str) -> bool {
+        let told = |e: &Entry| e.acked.get("tie").is_some_and(|t| t == tie);
+        self.works.values().filter(|e| e.keeps_lease()).all(told)
     }
 
     /// Is the removal of a workload that may run at most once still under way?
@@ -304,7 +346,7 @@ impl Ledger {
 
     /// Up to `most` reports, each the difference to all that was sent before.
     pub fn reports(&mut self, most: usize, now: Instant) -> Vec<Report> {
-        let free = |e: &Entry| e.flights.len() < FLIGHTS && !e.rests(now);
+        let free = |e: &Entry| e.flights.len() < FLIGHTS && !e.rests(now) && !e.recalled;
         let ready: Vec<String> =
             self.changed.iter().filter(|w| self.works.get(*w).is_none_or(free)).take(most).cloned().collect();
         let mut reports = Vec::new();

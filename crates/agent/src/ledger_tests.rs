@@ -34,6 +34,40 @@ fn a_report_that_echoes_back_is_no_news_and_a_new_generation_is() {
 }
 
 #[test]
+fn what_is_recalled_is_reported_only_when_it_is_known_what_the_hub_shows() {
+    let mut ledger = Ledger::default();
+    ledger.recall(&work("a", "1", 2));
+    assert!(ledger.recalls_any());
+    ledger.see_pod("a", "new", Some(pod(true)));
+    assert!(reports(&mut ledger).is_empty(), "the hub may show pods that are long gone");
+    let mut shown = work("a", "1", 2);
+    shown.status.get_or_insert_default().pods.insert("old".into(), pod(true));
+    assert!(!ledger.put(&shown), "the same intent is no news");
+    let report = reports(&mut ledger).pop().expect("a report");
+    assert!(report.patch["status"]["pods"]["old"].is_null(), "{}", report.patch);
+    assert_eq!(report.patch["status"]["pods"]["new"]["ready"], true);
+    assert!(!ledger.recalls_any());
+}
+
+#[test]
+fn a_workload_that_may_run_at_most_once_is_held_when_the_hub_knows_it() {
+    let mut ledger = Ledger::default();
+    let mut once = work("a", "1", 1);
+    once.spec.lease = Some(Default::default());
+    ledger.put(&once);
+    ledger.put(&work("b", "2", 1));
+    ledger.hold("t1");
+    assert!(!ledger.held("t1"));
+    let report = reports(&mut ledger).pop().expect("a report");
+    assert_eq!((report.work.as_str(), &report.patch["status"]["tie"]), ("a", &json!("t1")));
+    assert!(!ledger.held("t1"), "sent is not known");
+    ledger.landed("a", report.id, 5);
+    assert!(ledger.held("t1"));
+    ledger.hold("t2");
+    assert!(!ledger.held("t2"), "another tie is another word");
+}
+
+#[test]
 fn a_change_does_not_wait_for_the_answer_to_an_earlier_report() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));

@@ -14,7 +14,8 @@
 //! - Nothing is taken over that the hub did not make, unless the Work says `adopt`.
 //! - Everything the hub asks for is done in the name of the identity the site's owner made for that hub.
 //! - The private key never leaves the site.
-//! - The hub being away stops nothing here: drift of the Works known so far is still corrected.
+//! - The hub being away stops nothing here: drift of the Works known so far is still corrected, also after a restart of
+//!   the agent where it has a folder to keep them in.
 
 mod apply;
 mod capacity;
@@ -23,6 +24,7 @@ pub mod difference;
 mod execute;
 mod fields;
 pub mod join;
+mod keep;
 mod leave;
 pub mod ledger;
 mod observe;

@@ -18,6 +18,7 @@ use tombolo_api::{PodSummary, Site, names};
 
 use crate::apply::{Applier, calm, gvk};
 use crate::capacity::{Capacity, Node};
+use crate::keep::Keep;
 use crate::ledger::{Key, Ledger};
 use crate::owners::Owners;
 use crate::pods::{self, Pod};
@@ -36,6 +37,7 @@ pub struct Shared {
     pub recount: Notify,
     pub below: Mutex<Vec<Site>>,
     pub applier: Applier,
+    pub keep: Keep,
     pub closing: CancellationToken,
     /// Objects of this hub by key: what was last seen, to tell drift from our own doing.
     seen: Mutex<HashMap<Key, Seen>>,
@@ -51,7 +53,7 @@ struct Seen {
 }
 
 impl Shared {
-    pub fn new(applier: Applier, closing: CancellationToken) -> Arc<Self> {
+    pub fn new(applier: Applier, keep: Keep, closing: CancellationToken) -> Arc<Self> {
         Arc::new(Self {
             ledger: Arc::default(),
             capacity: Mutex::default(),
@@ -61,6 +63,7 @@ impl Shared {
             recount: Notify::new(),
             below: Mutex::default(),
             applier,
+            keep,
             closing,
             seen: Mutex::default(),
             watched: Mutex::default(),

@@ -12,6 +12,7 @@ use crate::apply::Applier;
 use crate::config::AgentConfig;
 use crate::execute::{self, Epoch};
 use crate::join::{self, JoinError};
+use crate::keep::Keep;
 use crate::observe::Shared;
 use crate::serve::{Server, acting};
 use crate::state::{State, StateSecret};
@@ -20,6 +21,9 @@ use crate::{leave, report};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+/// Milliseconds between two answered heartbeats after which works are compared anew. The hub moves what may run at most once
+/// no sooner than 15 seconds after its lease.
+const LONG_PAUSE: u64 = 10_000;
 /// A session that lasted this long was a good one: the next wait is short again.
 const GOOD: Duration = Duration::from_secs(30);
 
@@ -186,7 +190,9 @@ fn start(
 ) -> (Arc<Shared>, Arc<Epoch>, CancellationToken) {
     let closing = closing.child_token();
     let as_hub_wishes = acting(&config.site, config.acting_as.as_ref());
-    let shared = Shared::new(Applier::new(config.site.clone(), as_hub_wishes, &state.hub), closing.clone());
+    let applier = Applier::new(config.site.clone(), as_hub_wishes, &state.hub);
+    let shared = Shared::new(applier, Keep::new(config.keep.clone()), closing.clone());
+    works::recall(&shared);
     let epoch = Arc::new(Epoch::new(state.epoch));
     let spawn = |task: futures::future::BoxFuture<'static, ()>| {
         let closing = closing.clone();
@@ -202,6 +208,8 @@ fn start(
     if config.hub_identity.is_some() {
         spawn(Box::pin(shared.clone().watch_sites_below(config.site.clone())));
     }
+    let keeper = shared.clone();
+    spawn(Box::pin(async move { keeper.keep.run().await }));
     spawn(Box::pin(execute::run(shared.clone(), epoch.clone(), config.hub_identity.clone())));
     (shared, epoch, closing)
 }
@@ -287,8 +295,9 @@ async fn renew_lease(
         kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let (machine, boot) = (read("/etc/machine-id"), read("/proc/sys/kernel/random/boot_id"));
-    let mut last = None;
+    let mut last: Option<u64> = None;
     let mut caught_up = false;
+    let mut tie = uuid::Uuid::new_v4().to_string();
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let Some((seconds, between)) = shared.ledger.lock().lease_seconds() else { continue };
@@ -302,8 +311,24 @@ async fn renew_lease(
         if last == Some(sent) {
             continue;
         }
-        // What the hub placed elsewhere while we were away must be gone before anything may run on a fresh lease.
+        // The same tunnel may have been mute for so long that the hub counted us as lost.
+        if caught_up && last.is_some_and(|last| sent.saturating_sub(last) > LONG_PAUSE) {
+            caught_up = false;
+            tie = uuid::Uuid::new_v4().to_string();
+        }
+        // What the hub placed elsewhere while we were away must be gone before anything may run on a fresh lease. First the
+        // hub is told that we are about to, then it is asked: either it sees our word before it places elsewhere, or we see
+        // its tombstone.
         if !caught_up {
+            let held = {
+                let mut ledger = shared.ledger.lock();
+                ledger.hold(&tie);
+                ledger.held(&tie)
+            };
+            if !held {
+                shared.report.notify_one();
+                continue;
+            }
             caught_up = match works::caught_up(hub, &config.name, shared).await {
                 Ok(caught_up) => caught_up,
                 Err(error) => return format!("comparing works with the hub: {error}"),

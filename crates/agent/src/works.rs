@@ -61,6 +61,7 @@ pub async fn follow(
                 Ok(WatchEvent::Deleted(work)) => {
                     position.version = work.resource_version().unwrap_or_default();
                     shared.ledger.lock().forget(&work.name_any());
+                    shared.keep.forget(&work.name_any());
                     shared.todo.hurry();
                     shared.site.notify_one();
                 }
@@ -105,6 +106,7 @@ fn take(shared: &Arc<Shared>, work: &Work) {
     let name = work.name_any();
     let news = shared.ledger.lock().put(work);
     if news {
+        shared.keep.put(work);
         shared.watch_kinds();
         shared.todo.add(&name);
         if work.spec.adopt {
@@ -113,15 +115,30 @@ fn take(shared: &Arc<Shared>, work: &Work) {
     }
 }
 
-/// All Works the first time; later only those whose version differs from what is held.
+/// What an earlier run of this agent was told: acted on until the hub says otherwise.
+pub fn recall(shared: &Arc<Shared>) {
+    let works = shared.keep.load(&shared.applier.hub);
+    if works.is_empty() {
+        return;
+    }
+    tracing::info!(works = works.len(), "works of an earlier run are kept right until the hub is heard");
+    for work in &works {
+        shared.ledger.lock().recall(work);
+        shared.todo.add(&work.name_any());
+    }
+    shared.watch_kinds();
+}
+
+/// All Works the first time, for what the hub shows of them too; later only those whose version differs from what is held.
 async fn list(api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
     let held: HashMap<String, (String, i64)> =
         shared.ledger.lock().versions().map(|(n, uid, g)| (n.clone(), (uid.to_owned(), g))).collect();
+    let all = held.is_empty() || shared.ledger.lock().recalls_any();
     let mut params = ListParams::default().limit(PAGE);
     let mut there: Vec<String> = Vec::new();
     let mut version = String::new();
     loop {
-        let next = if held.is_empty() {
+        let next = if all {
             let page = api.list(&params).await?;
             for work in &page.items {
                 there.push(work.name_any());
@@ -152,6 +169,7 @@ async fn list(api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
     for name in held.keys().filter(|name| !there.contains(name)) {
         tracing::warn!(work = name, "the hub no longer has this work; what it made stays");
         shared.ledger.lock().forget(name);
+        shared.keep.forget(name);
     }
     shared.site.notify_one();
     Ok(version)

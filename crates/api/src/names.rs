@@ -18,6 +18,8 @@ pub const REMOVED_SITES: &str = "removed-sites";
 pub const DEFAULT_PLACEMENT: &str = "default";
 /// The Lease of a site, in the site's namespace; its holder is the hub replica at which the tunnel ends.
 pub const SITE_LEASE: &str = "tombolo-site";
+/// On the Lease of a site: how many seconds before it was written the site was last heard.
+pub const HEARD_ANNOTATION: &str = "tombolo.dev/heard-seconds-ago";
 /// The Lease by which hub replicas agree on who leads (in `tombolo-system`).
 pub const LEADER_LEASE: &str = "tombolo-fleet";
 

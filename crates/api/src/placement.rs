@@ -247,6 +247,10 @@ pub struct Failover {
     /// A replica never runs twice: the site stops it by itself before another one starts.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub at_most_once: bool,
+    /// With `atMostOnce`: seconds a replica may run without a word from the hub. 40 if nothing is said, and never less
+    /// than 10 more than the pod may take to stop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

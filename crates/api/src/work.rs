@@ -126,6 +126,10 @@ pub struct LeaseTerms {
 pub struct WorkStatus {
     /// Generation of this Work that the site acted on.
     pub observed_generation: i64,
+    /// With `lease`: the tie to the hub under which the site lets the workload run. Written before the lease is renewed on
+    /// it, so that a hub that moves the workload at the same moment learns of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tie: Option<String>,
     /// Generation of the hub's root object that is applied at the site.
     pub root_generation: i64,
     /// `metadata.generation` of the object at the site.
@@ -204,5 +208,27 @@ fn is_zero(n: &i64) -> bool {
 impl Work {
     pub fn condition(&self, kind: &str) -> Option<&Condition> {
         self.status.as_ref()?.conditions.iter().find(|c| c.r#type == kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Hub and agent may be one release apart.
+    #[test]
+    fn a_work_of_a_newer_hub_is_understood_as_far_as_it_is_known() {
+        let newer = json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Work", "metadata": {"name": "w", "namespace": "site-a"},
+            "spec": {"root": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "u", "generation": 3, "colour": "blue"},
+                "hub": {"id": "h", "epoch": 7, "mood": "good"}, "object": {"kind": "Deployment"}, "rollout": {"steps": [1, 2]},
+                "lease": {"seconds": 40, "stopSeconds": 30, "grace": 1}, "tombstone": {"hub": "h", "epoch": 7, "by": "anna"}},
+            "status": {"observedGeneration": 2, "weather": "fine", "pods": {"p": {"phase": "Running", "energy": 3}}}});
+        let work: Work = serde_json::from_value(newer).expect("understood");
+        assert_eq!((work.spec.root.generation, work.spec.hub.epoch), (3, 7));
+        assert!(work.spec.tombstone.is_some_and(|t| t.epoch == 7));
+        assert_eq!(work.status.expect("a status").pods["p"].phase, "Running");
+        let older = json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Work", "metadata": {"name": "w"}, "spec": {}});
+        assert!(serde_json::from_value::<Work>(older).is_ok(), "what an older hub leaves out has a default");
     }
 }

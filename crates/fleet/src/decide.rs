@@ -11,7 +11,7 @@ use crate::convert;
 use crate::index::Index;
 use crate::object::{Key, Nature, nature, number, text};
 use crate::references;
-use crate::render::PATH_ANNOTATION;
+use crate::render::{PATH_ANNOTATION, lease_terms};
 
 /// On a Work for a hub below: replicas per part, as JSON.
 pub const PARTS_ANNOTATION: &str = "tombolo.dev/parts";
@@ -32,6 +32,8 @@ pub struct Decided {
     pub unplaced: u32,
     /// Something waits for room or for time; look again when either comes.
     pub unsettled: bool,
+    /// The placement was changed, and what that moves has not all moved yet.
+    following: bool,
     /// Namespace and name of the Placement that it follows.
     pub by: (String, String),
     inputs: Inputs,
@@ -63,7 +65,10 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         return earlier.clone();
     }
     let nature = nature(&key.api_version, &key.kind);
-    let decision = ask(index, key, root, &placement.spec, nature, now);
+    // Whoever changes a placement wants it now: the rest between moves is against flapping, not against people.
+    let following =
+        index.decided.get(key).is_some_and(|d| d.following || d.inputs.placement != placement.spec);
+    let decision = ask(index, key, root, &placement.spec, nature, following, now);
     let mut sites: BTreeMap<String, Share> = BTreeMap::new();
     for place in decision.sites.iter().filter(|p| p.chosen) {
         let share = sites.entry(place.site.clone()).or_default();
@@ -82,6 +87,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
             || decision.waiting > 0
             || overflowed(&decision)
             || sites.keys().any(|s| silent.contains_key(s)),
+        following: following && decision.waiting > 0,
         by: (placement.namespace().unwrap_or_default(), placement.name_any()),
         sites,
         inputs,
@@ -100,17 +106,27 @@ fn sites_silent(index: &Index, now: i64) -> BTreeMap<String, u64> {
     index.sites.keys().filter_map(|name| Some((name.clone(), index.silent(name, now)?))).collect()
 }
 
-fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nature, now: i64) -> Decision {
+fn ask(
+    index: &Index,
+    key: &Key,
+    root: &Value,
+    spec: &PlacementSpec,
+    nature: Nature,
+    following: bool,
+    now: i64,
+) -> Decision {
     let groups: BTreeSet<String> = index.groups.keys().cloned().collect();
     let mut rule = convert::rule(spec, nature, &groups);
     if spec.failover.at_most_once {
         // Nothing starts elsewhere before the lost site has certainly stopped it.
-        let fenced = u64::try_from(lease_seconds(root) + FENCE_MARGIN).unwrap_or(0);
+        let template = crate::object::template_pointer(&key.kind).and_then(|pointer| root.pointer(pointer));
+        let lease = lease_terms(template.unwrap_or(&Value::Null), spec).seconds;
+        let fenced = u64::try_from(lease + FENCE_MARGIN).unwrap_or(0);
         rule.failover.wait_seconds = rule.failover.wait_seconds.max(fenced);
     }
     let path: Vec<&str> =
         crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
-    let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key) };
+    let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
     let none = Vec::new();
     let sites: Vec<engine::SiteView> = index
         .sites
@@ -131,16 +147,9 @@ fn ask(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, nature: Nat
             view
         })
         .collect();
-    engine::place(&sites, &rule, &request(index, key, root, nature, now))
-}
-
-fn lease_seconds(root: &Value) -> i64 {
-    let pointer = crate::object::template_pointer(text(root, "/kind")).unwrap_or_default();
-    let stop = root
-        .pointer(&format!("{pointer}/spec/terminationGracePeriodSeconds"))
-        .and_then(Value::as_i64)
-        .unwrap_or(30);
-    40.max(stop + 10)
+    let mut request = request(index, key, root, nature, now);
+    request.may_return |= following;
+    engine::place(&sites, &rule, &request)
 }
 
 fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> engine::Request {
@@ -164,7 +173,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             Nature::Replicated => status.object.as_ref().map_or(0, |o| number(o, "/readyReplicas")),
             _ => i64::from(status.object.is_some()),
         };
-        let counted = status.pods.values().filter(|p| !p.node.is_empty()).count() as i64;
+        let counted = index.counted(site, key, now);
         let stuck =
             status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count() as i64;
         let assigned = if nature == Nature::Replicated { work.spec.replicas.unwrap_or(replicas) } else { 1 };
@@ -194,7 +203,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             });
         }
     }
-    let rested = now - index.moved.get(key).copied().unwrap_or(index.since) >= REST;
+    let rested = now - index.moved.get(key).copied().unwrap_or(index.since.steady) >= REST;
     engine::Request {
         replicas: small(replicas),
         each: if nature == Nature::Replicated || nature == Nature::Unit {

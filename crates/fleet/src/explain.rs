@@ -9,6 +9,7 @@ use kube::{Client, Error, ResourceExt};
 use tombolo_api::{Placement, Site, SiteGroup, Work, names};
 
 use crate::choose::{Choice, choose};
+use crate::clock::Moment;
 use crate::decide::decide;
 use crate::index::Index;
 use crate::object::Key;
@@ -36,12 +37,18 @@ pub async fn explain(
     let leases = all.clone().fields(&format!("metadata.name={}", names::SITE_LEASE));
     let leases = Api::<Lease>::all(client.clone()).list(&leases).await?.items;
     let agreed = leases.iter().filter_map(|l| l.spec.as_ref()?.lease_duration_seconds).max();
-    let mut index = Index::new(Default::default(), false, 0, agreed.map_or(lease_seconds, i64::from));
+    // Made from what the API says: here the clock of whoever asks is all there is, and a site that is ready is not silent.
+    let wall = jiff::Timestamp::now().as_second();
+    let now = Moment { steady: wall, wall };
+    let mut index =
+        Index::new(Default::default(), false, Moment::default(), agreed.map_or(lease_seconds, i64::from));
     for group in Api::<SiteGroup>::all(client.clone()).list(&all).await? {
         index.put_group(group);
     }
     for site in Api::<Site>::all(client.clone()).list(&all).await? {
-        index.put_site(site);
+        // One that was never heard is silent since it was made.
+        let made = site.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
+        index.put_site(site, Moment { steady: made, wall: made });
     }
     for placement in Api::<Placement>::all(client.clone()).list(&all).await? {
         index.put_placement(placement);
@@ -49,11 +56,11 @@ pub async fn explain(
     for work in Api::<Work>::all(client.clone()).list(&all).await? {
         index.put_work(work);
     }
-    let now = crate::run::now();
     for lease in leases {
         if let Some(site) = lease.namespace().as_deref().and_then(names::site_of_namespace) {
+            let ready = index.sites.get(site).is_some_and(|state| state.site.is_ready());
             let renewed = lease.spec.and_then(|s| s.renew_time).map_or(0, |t| t.0.as_second());
-            index.heard(site, renewed, now);
+            index.heard(site, if ready { 0 } else { wall - renewed }, now);
         }
     }
     index.put_object(key.clone(), Arc::new(root.clone()));
@@ -67,7 +74,7 @@ pub async fn explain(
                 placement.namespace().unwrap_or_default(),
                 placement.name_any()
             );
-            by + &decide(&index, &key, &root, &placement, now).table
+            by + &decide(&index, &key, &root, &placement, now.steady).table
         }
     })
 }

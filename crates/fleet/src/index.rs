@@ -19,33 +19,29 @@ use serde_json::Value;
 use tombolo_api::{HubRef, Placement, Site, SiteGroup, Work, names};
 use tombolo_placement::Resources;
 
+use crate::clock::Moment;
 use crate::convert;
 use crate::decide::Decided;
 use crate::object::{Key, Object, is_workload, text};
 use crate::references;
+use crate::rooms::Rooms;
 
 /// A site and when it was last heard.
 #[derive(Clone, Debug)]
 pub struct SiteState {
     pub site: Site,
-    /// Seconds since 1970 of the last heartbeat known.
-    pub heard: Option<i64>,
+    /// The last heartbeat known, or when this hub met the site.
+    pub heard: Moment,
+    /// Version of the site's Lease that was last looked at.
+    lease: Option<String>,
     pub groups: Vec<String>,
-}
-
-impl SiteState {
-    /// One that was never heard is silent since it was made.
-    fn last_heard(&self) -> i64 {
-        let made = self.site.metadata.creation_timestamp.as_ref().map_or(0, |time| time.0.as_second());
-        self.heard.unwrap_or(made)
-    }
 }
 
 #[derive(Default)]
 pub struct Index {
     pub hub: HubRef,
     /// Nothing is believed lost before this moment (a new leader waits one full lease).
-    pub since: i64,
+    pub since: Moment,
     /// Seconds of silence after which a site counts as lost.
     pub lease_seconds: i64,
     /// The hub was restored from a backup: tombstones of before are void.
@@ -59,8 +55,8 @@ pub struct Index {
     works: HashMap<Key, BTreeMap<(String, String), Arc<Work>>>,
     /// Root of every Work.
     root_of: HashMap<(String, String), Key>,
-    /// Replicas at a site that its reported capacity does not know yet.
-    pending: BTreeMap<String, HashMap<Key, (Resources, u32)>>,
+    /// What each root has at a site, against what the site's reported capacity knows of it.
+    rooms: BTreeMap<String, Rooms>,
     /// How many Works a site has.
     at_site: HashMap<String, usize>,
     /// Kinds that Works or placements name.
@@ -83,11 +79,15 @@ pub struct Index {
     pub resting: HashMap<Key, Instant>,
     /// Roots that wait for room or for time.
     pub unsettled: HashSet<Key>,
+    /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
+    stirred: HashSet<String>,
+    /// Sites that showed other pods, with no time for that yet.
+    undated: HashSet<String>,
     dirty: BTreeSet<Key>,
 }
 
 impl Index {
-    pub fn new(hub: HubRef, restored: bool, since: i64, lease_seconds: i64) -> Self {
+    pub fn new(hub: HubRef, restored: bool, since: Moment, lease_seconds: i64) -> Self {
         Self { hub, restored, since, lease_seconds, ..Default::default() }
     }
 
@@ -204,13 +204,18 @@ impl Index {
         };
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
-        if let Some(old) = self.works.get(&root).and_then(|works| works.get(&id))
-            && number_of(old.resource_version()) > number_of(work.resource_version())
-        {
-            return;
+        if let Some(old) = self.works.get(&root).and_then(|works| works.get(&id)) {
+            if number_of(old.resource_version()) > number_of(work.resource_version()) {
+                return;
+            }
+            // Whoever reports is alive. A site says which tie it holds before it renews the lease of such a workload, so a
+            // hub that has just buried the Work learns here that it must not count on the site's silence.
+            if work.spec.lease.is_some() && old.status != work.status {
+                self.stirred.insert(id.0.clone());
+            }
         }
         self.kinds.insert((root.api_version.clone(), root.kind.clone()));
-        self.count_pending(&id.0, &root, &work);
+        self.count(&id.0, &root, &work);
         self.root_of.insert(id.clone(), root.clone());
         let works = self.works.entry(root.clone()).or_default();
         if works.insert(id.clone(), Arc::new(work)).is_none() {
@@ -219,18 +224,16 @@ impl Index {
         self.dirty.insert(root);
     }
 
-    fn count_pending(&mut self, site: &str, root: &Key, work: &Work) {
+    fn count(&mut self, site: &str, root: &Key, work: &Work) {
+        let rooms = self.rooms.entry(site.to_owned()).or_default();
+        if work.spec.tombstone.is_some() || !is_workload(root) {
+            return rooms.forget(root);
+        }
         let assigned = work.spec.replicas.unwrap_or(1);
-        let counted =
-            work.status.as_ref().map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
-        let at = self.pending.entry(site.to_owned()).or_default();
-        if work.spec.tombstone.is_some() || counted >= assigned || !is_workload(root) {
-            at.remove(root);
-        } else {
-            at.insert(
-                root.clone(),
-                (convert::asks(&work.spec.object), u32::try_from(assigned - counted).unwrap_or(0)),
-            );
+        let status = work.status.as_ref();
+        let shown = status.map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
+        if rooms.put(root, assigned, shown, || convert::asks(&work.spec.object)) {
+            self.undated.insert(site.to_owned());
         }
     }
 
@@ -242,8 +245,8 @@ impl Index {
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
         self.root_of.remove(&id);
-        if let Some(at) = self.pending.get_mut(&id.0) {
-            at.remove(&root);
+        if let Some(rooms) = self.rooms.get_mut(&id.0) {
+            rooms.forget(&root);
         }
         if let Some(works) = self.works.get_mut(&root) {
             if works.remove(&id).is_some()
@@ -325,11 +328,13 @@ impl Index {
             .collect()
     }
 
-    pub fn put_site(&mut self, site: Site) {
+    /// A site as the API has it. One that is new here counts as heard now.
+    pub fn put_site(&mut self, site: Site, now: Moment) {
         let name = site.name_any();
         let groups = convert::groups_of(&name, &site, &self.groups);
         let before = self.sites.get(&name);
-        let heard = before.and_then(|s| s.heard);
+        let heard = before.map_or(now, |s| s.heard);
+        let lease = before.and_then(|s| s.lease.clone());
         let reshaped = before.is_none_or(|old| {
             let leaving = |s: &Site| s.metadata.deletion_timestamp.is_some();
             old.site.spec != site.spec
@@ -341,7 +346,10 @@ impl Index {
             let room = |s: &Site| s.status.clone().map(|s| (s.shapes, s.offers));
             room(&old.site) != room(&site)
         });
-        self.sites.insert(name, SiteState { site, heard, groups });
+        if refilled && let Some(rooms) = self.rooms.get_mut(&name) {
+            rooms.told();
+        }
+        self.sites.insert(name, SiteState { site, heard, lease, groups });
         if reshaped {
             self.topology += 1;
             self.mark_all();
@@ -358,12 +366,15 @@ impl Index {
         }
     }
 
-    /// A heartbeat. Says whether the site was thought lost until now.
-    pub fn heard(&mut self, name: &str, at: i64, now: i64) -> bool {
-        let lost = self.silent(name, now).is_some();
+    /// A heartbeat `ago` seconds before `now`. Says whether the site was thought lost until now.
+    pub fn heard(&mut self, name: &str, ago: i64, now: Moment) -> bool {
+        let lost = self.silent(name, now.steady).is_some();
         let Some(state) = self.sites.get_mut(name) else { return false };
-        state.heard = Some(state.heard.map_or(at, |old| old.max(at)));
-        let back = lost && self.silent(name, now).is_none();
+        let at = now.before(ago.max(0));
+        if at.steady > state.heard.steady {
+            state.heard = at;
+        }
+        let back = lost && self.silent(name, now.steady).is_none();
         if back {
             self.topology += 1;
             self.mark_all();
@@ -371,19 +382,39 @@ impl Index {
         back
     }
 
-    /// Seconds of silence, if the site counts as lost.
+    /// What the replica that a site is tied to writes in its Lease: heard so many seconds before that was written. A version
+    /// that was there before, or that was seen already, is no news.
+    pub fn read_lease(&mut self, name: &str, version: &str, ago: i64, now: Moment) -> bool {
+        let Some(state) = self.sites.get_mut(name) else { return false };
+        let before = state.lease.replace(version.to_owned());
+        before.is_some_and(|before| before != version) && self.heard(name, ago, now)
+    }
+
+    /// Gives a time to what came in since the last time: whoever spoke was heard, what was shown is counted before long.
+    pub fn note_news(&mut self, now: Moment) {
+        for site in std::mem::take(&mut self.stirred) {
+            self.heard(&site, 0, now);
+        }
+        for site in std::mem::take(&mut self.undated) {
+            if let Some(rooms) = self.rooms.get_mut(&site) {
+                rooms.date(now.steady);
+            }
+        }
+    }
+
+    /// Seconds of silence, if the site counts as lost. `now` on the steady clock.
     pub fn silent(&self, name: &str, now: i64) -> Option<u64> {
         let state = self.sites.get(name)?;
         let lease = state.site.spec.lease_seconds.map_or(self.lease_seconds, i64::from);
-        let silence = now - state.last_heard().max(self.since);
+        let silence = now - state.heard.steady.max(self.since.steady);
         (silence > lease).then(|| u64::try_from(silence).unwrap_or(0))
     }
 
     /// Since when nothing was heard, if the site counts as lost.
     pub fn silent_since(&self, name: &str, now: i64) -> Option<String> {
         self.silent(name, now)?;
-        let heard = self.sites.get(name)?.last_heard().max(self.since);
-        Some(crate::time_text(heard))
+        let heard = self.sites.get(name)?.heard;
+        Some(crate::time_text(if heard.steady > self.since.steady { heard.wall } else { self.since.wall }))
     }
 
     pub fn put_group(&mut self, group: SiteGroup) {
@@ -430,11 +461,13 @@ impl Index {
     }
 
     /// Replicas placed at each site that its reported capacity does not know yet, those of `but` left out.
-    pub fn on_their_way(&self, but: &Key) -> BTreeMap<String, Vec<(Resources, u32)>> {
-        let others = |at: &HashMap<Key, (Resources, u32)>| {
-            at.iter().filter(|(root, _)| *root != but).map(|(_, pending)| pending.clone()).collect::<Vec<_>>()
-        };
-        self.pending.iter().map(|(site, at)| (site.clone(), others(at))).collect()
+    pub fn on_their_way(&self, but: &Key, now: i64) -> BTreeMap<String, Vec<(Resources, u32)>> {
+        self.rooms.iter().map(|(site, rooms)| (site.clone(), rooms.on_their_way(but, now))).collect()
+    }
+
+    /// How many pods of the root the site's reported capacity has taken into account.
+    pub fn counted(&self, site: &str, root: &Key, now: i64) -> i64 {
+        self.rooms.get(site).map_or(0, |rooms| rooms.counted(root, now))
     }
 }
 

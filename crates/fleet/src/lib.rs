@@ -17,6 +17,7 @@
 
 mod act;
 mod choose;
+mod clock;
 mod compare;
 mod config;
 mod convert;
@@ -37,6 +38,7 @@ mod plan;
 mod references;
 pub mod register;
 mod render;
+mod rooms;
 mod run;
 mod sign;
 mod sites;

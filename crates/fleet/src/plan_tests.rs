@@ -6,6 +6,10 @@ use tombolo_api::{
 
 const NOW: i64 = 1_800_000_000;
 
+fn at(seconds: i64) -> crate::clock::Moment {
+    crate::clock::Moment { steady: seconds, wall: seconds }
+}
+
 fn key() -> Key {
     Key::new("apps/v1", "Deployment", "shop", "web")
 }
@@ -32,10 +36,10 @@ fn deployment(replicas: i64, generation: i64) -> Object {
 
 fn fleet(sites: &[&str], spec: PlacementSpec) -> Index {
     let hub = HubRef { id: "hub".into(), epoch: 5, path: vec!["hub".into()] };
-    let mut index = Index::new(hub, false, NOW - 1000, 40);
+    let mut index = Index::new(hub, false, at(NOW - 1000), 40);
     for name in sites {
-        index.put_site(site(name, "8"));
-        index.heard(name, NOW, NOW);
+        index.put_site(site(name, "8"), at(NOW - 1000));
+        index.heard(name, 0, at(NOW));
     }
     let mut placement = Placement::new("default", spec);
     placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
@@ -183,7 +187,7 @@ fn a_lost_site_s_replicas_move_after_the_wait_and_not_before() {
     let lost = before.keys().next().cloned().expect("a site");
     let other = if lost == "a" { "b" } else { "a" };
     for (later, moved) in [(60, false), (130, true)] {
-        index.heard(other, NOW + later, NOW + later);
+        index.heard(other, 0, at(NOW + later));
         index.topology += 1;
         step(&mut index, NOW + later);
         let now = shares(&index);
@@ -202,14 +206,14 @@ fn a_site_that_comes_back_keeps_what_it_ran_where_it_is_wanted_there() {
     step(&mut index, NOW);
     assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
     all_run(&mut index);
-    index.heard("b", NOW + 100, NOW + 100);
+    index.heard("b", 0, at(NOW + 100));
     index.topology += 1;
     step(&mut index, NOW + 100);
     assert_eq!(shares(&index), BTreeMap::from([("b".into(), 4)]), "the lost site's share moves");
     all_run(&mut index);
     // It is heard again: two too many run, and those that go are not all of the ones that came back.
-    index.heard("a", NOW + 200, NOW + 200);
-    index.heard("b", NOW + 200, NOW + 200);
+    index.heard("a", 0, at(NOW + 200));
+    index.heard("b", 0, at(NOW + 200));
     index.topology += 1;
     let actions = step(&mut index, NOW + 200);
     assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
@@ -239,7 +243,7 @@ fn at_most_once_replicas_grow_elsewhere_only_when_they_are_gone_where_they_were(
     let mut placement = Placement::new("default", spec);
     placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
     index.put_placement(placement);
-    index.since = NOW - 10_000;
+    index.since = at(NOW - 10_000);
     for _ in 0..3 {
         step(&mut index, NOW);
         assert_eq!(shares(&index)["b"], 1, "they may still run at a");
@@ -272,6 +276,152 @@ fn an_at_most_once_workload_waits_until_the_old_site_says_it_is_gone() {
         step(&mut index, NOW);
     }
     assert_eq!(shares(&index), BTreeMap::from([("b".into(), 1)]));
+}
+
+fn all_heard(index: &mut Index, now: i64) {
+    for name in ["a", "b"] {
+        index.heard(name, 0, at(now));
+    }
+}
+
+fn prefer_a() -> PlacementSpec {
+    let a = tombolo_api::SiteSelector { names: vec!["a".into()], ..Default::default() };
+    PlacementSpec { prefer: vec![a], ..Default::default() }
+}
+
+#[test]
+fn room_is_given_away_once_while_a_site_has_not_reported_what_is_left() {
+    let mut index = fleet(&["b"], prefer_a());
+    index.put_site(site("a", "400m"), at(NOW));
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]));
+    // The pods are shown, the room is still that of before.
+    all_run(&mut index);
+    index.note_news(at(NOW));
+    index.put_object(key(), deployment(7, 2));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 4), ("b".into(), 3)]));
+    all_run(&mut index);
+    index.note_news(at(NOW));
+    index.put_site(site("a", "0"), at(NOW));
+    for later in [1, 10, 100, 1000] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+        assert_eq!(
+            shares(&index),
+            BTreeMap::from([("a".into(), 4), ("b".into(), 3)]),
+            "it is full, and stays so"
+        );
+    }
+}
+
+#[test]
+fn a_changed_placement_is_followed_at_once_and_returned_room_only_after_a_rest() {
+    let mut index = fleet(&["a", "b"], PlacementSpec::default());
+    let placement = |index: &mut Index, spec: PlacementSpec| {
+        let mut placement = Placement::new("default", spec);
+        placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+        index.put_placement(placement);
+    };
+    index.since = at(NOW);
+    index.put_object(key(), deployment(2, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    assert_eq!(shares(&index).len(), 2);
+    placement(&mut index, prefer_a());
+    step(&mut index, NOW + 1);
+    step(&mut index, NOW + 1);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2)]));
+    removed(&mut index, "b");
+    step(&mut index, NOW + 1);
+    // Full for a while: what came goes elsewhere, and comes back only when things have been calm.
+    index.put_site(site("a", "0"), at(NOW));
+    index.put_object(key(), deployment(3, 2));
+    step(&mut index, NOW + 2);
+    all_run(&mut index);
+    assert_eq!(shares(&index)["b"], 1);
+    index.put_site(site("a", "8"), at(NOW));
+    for later in [3, 30] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index)["b"], 1, "{later} s are too early");
+    }
+    all_heard(&mut index, NOW + 90);
+    step(&mut index, NOW + 90);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]));
+}
+
+fn lost_with_at_most_once() -> Index {
+    let mut spec = PlacementSpec::default();
+    spec.failover.at_most_once = true;
+    spec.failover.lease_seconds = Some(1);
+    spec.prefer = prefer_a().prefer;
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+    index
+}
+
+#[test]
+fn what_may_run_at_most_once_moves_when_its_lease_is_over() {
+    let mut index = lost_with_at_most_once();
+    // 30 s to stop and 10 more: a lease is never shorter, and the hub waits longer than the lease.
+    for later in [41, 54] {
+        index.heard("b", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]), "{later} s are too early");
+    }
+    index.heard("b", 0, at(NOW + 60));
+    step(&mut index, NOW + 60);
+    assert_eq!(shares(&index), BTreeMap::new(), "first the old place is told");
+    step(&mut index, NOW + 61);
+    assert_eq!(shares(&index), BTreeMap::from([("b".into(), 1)]));
+}
+
+#[test]
+fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
+    let mut index = lost_with_at_most_once();
+    index.heard("b", 0, at(NOW + 60));
+    step(&mut index, NOW + 60);
+    assert_eq!(shares(&index), BTreeMap::new());
+    // The answer to the tombstone has in it that the site is back and holds the workload under a new tie.
+    let mut work = index.works_of(&key()).map(|(_, w)| (**w).clone()).next().expect("the buried Work");
+    work.status.get_or_insert_default().tie = Some("new".into());
+    work.metadata.resource_version = Some("100".into());
+    index.put_work(work);
+    index.note_news(at(NOW + 61));
+    for later in 61..100 {
+        index.heard("b", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::new(), "it may run at a");
+    }
+    removed(&mut index, "a");
+    for _ in 0..3 {
+        step(&mut index, NOW + 100);
+    }
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+}
+
+#[test]
+fn a_clock_that_jumps_loses_no_site() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    let jumped = crate::clock::Moment { steady: NOW + 10, wall: NOW + 100_000 };
+    assert_eq!(index.silent("a", jumped.steady), None);
+    index.heard("a", 0, jumped);
+    // And back again: what was heard then is not in the future for long.
+    assert_eq!(index.silent("a", NOW + 40), None);
+    assert_eq!(index.silent("a", NOW + 60), Some(50));
+    // Written by another replica, whose clock may be anything: what counts is that it wrote again.
+    index.read_lease("a", "1", 0, at(NOW + 61));
+    assert!(index.silent("a", NOW + 61).is_some(), "a lease that was there before is no sign of life");
+    index.read_lease("a", "2", 3, at(NOW + 70));
+    assert_eq!(index.silent("a", NOW + 107), None);
+    assert_eq!(index.silent("a", NOW + 108), Some(41));
+    index.read_lease("a", "2", 3, at(NOW + 108));
+    assert_eq!(index.silent("a", NOW + 108), Some(41), "the same version again is no news");
 }
 
 #[test]

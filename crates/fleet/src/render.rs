@@ -17,6 +17,8 @@ use crate::parts;
 pub const MOST: usize = 512 << 10;
 /// Seconds a pod of an at-most-once workload may run without a renewed lease, where nothing else is said.
 const LEASE_SECONDS: i64 = 40;
+/// A lease leaves at least so many seconds between two renewals, however long the pod may take to stop.
+const LEAST_RUN: i64 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
@@ -150,12 +152,18 @@ fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec, hub: 
     }
     let pointer = template_pointer(kind)?;
     let template = object.pointer_mut(pointer)?;
-    let stop = template.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
-    let seconds = LEASE_SECONDS.max(stop + 10);
-    template["metadata"]["annotations"][names::AT_MOST_ONCE_ANNOTATION] = json!(seconds.to_string());
+    let terms = lease_terms(template, placement);
+    template["metadata"]["annotations"][names::AT_MOST_ONCE_ANNOTATION] = json!(terms.seconds.to_string());
     // Whose lease counts, where a site is tied to several hubs.
     template["metadata"]["annotations"][names::HUB_LABEL] = json!(names::hub_label(hub));
-    Some(LeaseTerms { seconds, stop_seconds: stop })
+    Some(terms)
+}
+
+/// How long a pod of this template may run unheard, where the placement says that it may run at most once.
+pub fn lease_terms(template: &Value, placement: &PlacementSpec) -> LeaseTerms {
+    let stop = template.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
+    let wished = placement.failover.lease_seconds.unwrap_or(LEASE_SECONDS);
+    LeaseTerms { seconds: wished.max(stop.max(0) + LEAST_RUN), stop_seconds: stop }
 }
 
 /// Names and labels of sites mean something only at the hub that knows them; all else is decided at the site itself,

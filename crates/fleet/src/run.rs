@@ -23,7 +23,7 @@ use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
 use crate::tunnels::Admission;
 use crate::watches::Known;
-use crate::{import, install, lead, register, sites, standing};
+use crate::{clock, import, install, lead, register, sites, standing};
 
 /// Roots acted on at once.
 const AT_ONCE: usize = 64;
@@ -105,7 +105,7 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
     install::install(&config.client, &config.ca_cert, &config.url, &hub.id, config.quic_port).await?;
     tracing::info!(hub = hub.id, epoch = hub.epoch, "fleet starts");
     let lease = i64::try_from(config.lease.as_secs()).unwrap_or(40).max(1);
-    let known = Known::new(Index::new(hub, restored, now(), lease));
+    let known = Known::new(Index::new(hub, restored, clock::now(), lease));
     spawn(&term, register::run(config.clone()));
     let client = &config.client;
     let plain = watcher::Config::default;
@@ -117,7 +117,7 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
             sites,
             "Site",
             plain(),
-            Index::put_site,
+            |i, s| i.put_site(s, clock::now()),
             |i, s| i.drop_site(&s.name_any()),
             |s| s.status = None,
         ),
@@ -170,8 +170,8 @@ fn put_lease(index: &mut Index, lease: Lease) {
     else {
         return;
     };
-    let renewed = lease.spec.and_then(|s| s.renew_time).map_or(0, |t| t.0.as_second());
-    index.heard(&site, renewed, now());
+    let ago = lease.annotations().get(names::HEARD_ANNOTATION).and_then(|ago| ago.parse().ok());
+    index.read_lease(&site, &lease.resource_version().unwrap_or_default(), ago.unwrap_or(0), clock::now());
 }
 
 /// Watches every kind that is placed, named by a placement, or already at a site.
@@ -302,7 +302,9 @@ async fn steer(
 
 fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
     let mut index = known.index.lock();
-    let now = now();
+    let moment = clock::now();
+    let now = moment.steady;
+    index.note_news(moment);
     let plan = plan(&mut index, key, now, &crate::now_text());
     match plan.decided {
         Some(decided) => drop(index.decided.insert(key.clone(), decided)),
@@ -342,11 +344,12 @@ async fn look(
 ) {
     let tied: HashMap<String, crate::tunnels::Tied> =
         config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
-    let time = now();
+    let moment = clock::now();
+    let time = moment.steady;
     let (sites, hub, orphans) = {
         let mut index = known.index.lock();
         for (name, tie) in &tied {
-            index.heard(name, time - i64::try_from(tie.heard.as_secs()).unwrap_or(0), time);
+            index.heard(name, i64::try_from(tie.heard.as_secs()).unwrap_or(i64::MAX), moment);
         }
         let mut changed = false;
         let names: Vec<String> = index.sites.keys().cloned().collect();
@@ -388,7 +391,7 @@ async fn look(
                     let result = if let Some(since) = &site.metadata.deletion_timestamp {
                         let keep =
                             site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
-                        let patience = time - since.0.as_second() > FAREWELL;
+                        let patience = moment.wall - since.0.as_second() > FAREWELL;
                         // A site may be tied to another replica; its Lease says whether it is heard.
                         let away = silent.is_some() || (!config.elect && !tied.contains_key(&name));
                         if works == 0 || away || keep || patience {
@@ -515,8 +518,4 @@ async fn renew_leases(config: Arc<FleetConfig>) {
             _ = ties.changed() => tokio::time::sleep(GATHER).await,
         }
     }
-}
-
-pub fn now() -> i64 {
-    jiff::Timestamp::now().as_second()
 }

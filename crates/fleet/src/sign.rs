@@ -54,14 +54,17 @@ pub fn sign(
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     // A site's clock may be a little behind.
-    params.not_before = at(now - 300);
-    params.not_after = at(now + life.as_secs() as i64);
+    let life = life.as_secs() as i64;
+    params.not_before = at(now - SLACK.min(life / 3));
+    params.not_after = at(now + life);
     request.params = params;
     let key = KeyPair::from_pem(ca_key).map_err(SignError::Ca)?;
     let issuer = Issuer::from_ca_cert_pem(ca_cert, key).map_err(SignError::Ca)?;
     Ok(request.signed_by(&issuer).map_err(SignError::Request)?.pem())
 }
 
+/// Seconds that a certificate is valid before it was signed.
+const SLACK: i64 = 300;
 /// A second organization: rcgen keeps one value per named type, and a custom type of the same OID beside it.
 const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
 

@@ -172,7 +172,8 @@ pub async fn show(
 pub async fn renew(config: &FleetConfig, tied: &Tied, lease: i64) -> Result<(), Error> {
     let heard = jiff::Timestamp::now() - tied.heard;
     let time = heard.strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
-    let object = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": names::SITE_LEASE, "namespace": names::site_namespace(&tied.site)},
+    let object = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": names::SITE_LEASE, "namespace": names::site_namespace(&tied.site),
+            "annotations": {names::HEARD_ANNOTATION: tied.heard.as_secs().to_string()}},
         "spec": {"holderIdentity": config.replica, "leaseDurationSeconds": lease.max(1), "renewTime": time}});
     let api: Api<Lease> = Api::namespaced(config.client.clone(), &names::site_namespace(&tied.site));
     let params = PatchParams::apply(names::HUB_MANAGER).force();

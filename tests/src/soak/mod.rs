@@ -26,7 +26,7 @@ pub mod crash;
 mod history;
 mod memory;
 mod object;
-mod random;
+pub mod random;
 pub mod steady;
 mod watcher;
 mod worker;

@@ -1,5 +1,7 @@
 //! `tombolo agent`: ties an existing Kubernetes cluster to a hub.
 
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -29,6 +31,9 @@ pub struct Args {
     /// Hash of the hub's CA, as printed with the token; needed for the first join only
     #[arg(long, env = "TOMBOLO_CA_HASH")]
     ca_hash: Option<String>,
+    /// Folder that keeps what the hub wants here: an agent that starts while the hub is away still corrects drift
+    #[arg(long, env = "TOMBOLO_STATE_DIR")]
+    state_dir: Option<PathBuf>,
     #[command(flatten)]
     description: DescriptionArgs,
     #[command(flatten)]
@@ -66,6 +71,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         spec: description.spec,
         labels: description.labels,
         state: state_name(&hub),
+        keep: args.state_dir.map(|dir| dir.join(state_name(&hub))),
         hub_url: hub.clone(),
         hub_identity: None,
         shutdown: stop.clone(),

@@ -29,6 +29,9 @@ pub struct Args {
     /// Silence after which a site counts as lost, in seconds
     #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(5..))]
     lease_seconds: u64,
+    /// How long a site's certificate is valid (30s, 10m, 12h, 30d); it is renewed after two thirds of that
+    #[arg(long, default_value = "30d", value_name = "TIME", value_parser = super::token::duration)]
+    certificate_life: Duration,
     /// A person approves each site with `tombolo sites approve`, token or not
     #[arg(long)]
     approve_sites: bool,
@@ -82,6 +85,7 @@ pub async fn run(mut args: Args) -> Result<()> {
         tunnels,
     );
     fleet.lease = lease;
+    fleet.certificate_life = args.certificate_life;
     fleet.own_url = Some(format!("https://{address}"));
     fleet.approval = if args.approve_sites { Approval::Person } else { Approval::Token };
     fleet.quic_port = quic_port;
@@ -104,7 +108,7 @@ pub async fn run(mut args: Args) -> Result<()> {
     let own = start::client(&server, "system:tombolo:site");
     until_joinable(&own, &told).await?;
     let identity = identity(&own).await?;
-    tokio::spawn(ties::run(own, server.clone(), identity, stop.clone()));
+    tokio::spawn(ties::run(own, server.clone(), identity, args.start.ties_dir(), stop.clone()));
     start::ready(&server, "hub", address, &args.start)?;
     start::run_until_asked(&server, stop).await
 }

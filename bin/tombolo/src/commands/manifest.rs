@@ -31,6 +31,9 @@ pub struct Args {
     limits: LimitArgs,
 }
 
+/// Where the agent keeps Works in its pod.
+const STATE: &str = "/var/lib/tombolo";
+
 pub fn print(args: Args) -> Result<()> {
     for object in objects(args)? {
         print!("---\n{}", serde_yaml_ng::to_string(&object)?);
@@ -40,6 +43,7 @@ pub fn print(args: Args) -> Result<()> {
 
 fn objects(args: Args) -> Result<Vec<Value>> {
     let mut line = vec!["agent".to_owned(), "--hub".into(), args.hub, "--ca-hash".into(), args.ca_hash];
+    line.extend(["--state-dir".into(), STATE.into()]);
     line.extend(flags(&args.description));
     let name = Description::try_from(args.description)?.name;
     let acting = args.limits.acting_as(&name);
@@ -74,7 +78,11 @@ fn objects(args: Args) -> Result<Vec<Value>> {
         "replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": {
             "serviceAccountName": "tombolo-agent",
+            // Outlives the container, not the pod.
+            "volumes": [{"name": "state", "emptyDir": {}}],
+            "securityContext": {"fsGroup": 65532},
             "containers": [{"name": "agent", "image": args.image, "args": line,
+                "volumeMounts": [{"name": "state", "mountPath": STATE}],
                 "env": [{"name": "TOMBOLO_TOKEN", "valueFrom": {"secretKeyRef": {"name": "tombolo-join", "key": "token"}}}],
                 "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
                 "securityContext": {"allowPrivilegeEscalation": false, "readOnlyRootFilesystem": true, "runAsNonRoot": true, "runAsUser": 65532,

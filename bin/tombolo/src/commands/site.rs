@@ -71,7 +71,7 @@ pub async fn run(args: Args) -> Result<()> {
         false => None,
     };
     let site = start::client(&server, "system:tombolo:site");
-    tokio::spawn(ties::run(site.clone(), server.clone(), None, stop.clone()));
+    tokio::spawn(ties::run(site.clone(), server.clone(), None, args.start.ties_dir(), stop.clone()));
     let address = start::listen(&server, &args.start).await?;
     let reached = SocketAddr::new(outside.unwrap_or(address.ip()), address.port());
     let published = Published {

@@ -184,7 +184,7 @@ async fn list(hub: &Connected, output: Output) -> Result<()> {
     output.rows(&table, &ids, |id| id["id"].as_str().unwrap_or_default().to_owned())
 }
 
-fn duration(text: &str) -> Result<Duration> {
+pub fn duration(text: &str) -> Result<Duration> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let factor = match unit {
         "" | "s" => 1,

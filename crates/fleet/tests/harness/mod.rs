@@ -390,6 +390,7 @@ impl Hub {
             spec: SiteSpec::default(),
             labels: Default::default(),
             state: format!("hub-{name}"),
+            keep: None,
             hub_identity: None,
             shutdown: CancellationToken::new(),
         }
