@@ -480,7 +480,8 @@ fn mirrors(
             let object = root.map_or(&work.spec.object, |r| r);
             let status = mirror_status(summary, &images(object, &key.kind), silent.as_deref());
             match shown.remove(&mirror_name(pod, site)) {
-                None if summary.leaving => {}
+                // Reports may overtake each other: one without containers is only a part, and a pod's spec cannot change.
+                None if summary.leaving || summary.containers.is_empty() => {}
                 None => {
                     let pod = mirror(object, site, &name, pod, summary);
                     plan.actions.push(Action::CreatePod { pod, status });
