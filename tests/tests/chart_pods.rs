@@ -95,7 +95,12 @@ fn hub_and_agent_of_the_chart_run_as_pods_and_place_things() -> Result<()> {
     let host = lan.host("madrid")?;
     let address = host.address;
     let (upstream, _pki) = host.run(move || {
-        let options = UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
+        let options = UpstreamOptions {
+            controllers: Some("*".into()),
+            scheduler: true,
+            lift_limits: true,
+            ..Default::default()
+        };
         Upstream::start_with_certificates_at(address, &options)
     })??;
     let _node = RealNode::start(&host, &upstream.kubeconfig, &[&image])?;
