@@ -6,9 +6,6 @@ use crate::http::status::Result;
 use crate::registry::write;
 use crate::server::App;
 
-/// Where a site keeps the leases of the hubs it is tied to.
-const HUB_LEASES: &str = "tombolo-system";
-
 const GROUP: &str = "system:nodes";
 /// Where the agent keeps them.
 const HUB_LEASES: &str = "tombolo-system";
@@ -51,10 +48,8 @@ pub async fn allows(app: &App, user: &Identity, action: &Action<'_>) -> Result<b
         // The leases of the hubs this site is tied to: without them a pod that may run at most once does not run.
         ("coordination.k8s.io", "leases") if action.namespace == HUB_LEASES => read,
         ("coordination.k8s.io", "leases") => {
-            // How fresh the tie to a hub is: by that a node stops what may run at most once.
-            (action.namespace == HUB_LEASES && read)
-                || action.namespace == "kube-node-lease"
-                    && (action.verb == "create" || ((read || write || action.verb == "delete") && own))
+            action.namespace == "kube-node-lease"
+                && (action.verb == "create" || ((read || write || action.verb == "delete") && own))
         }
         ("storage.k8s.io", "csinodes") => {
             action.verb == "create" || ((read || write || action.verb == "delete") && own)
