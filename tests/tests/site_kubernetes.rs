@@ -211,7 +211,12 @@ table ip filter {
 }
 
 fn behind_nat(edge: &str) -> Result<()> {
-    let options = UpstreamOptions { controllers: Some("*".into()), scheduler: true, lift_limits: true };
+    let options = UpstreamOptions {
+        controllers: Some("*".into()),
+        scheduler: true,
+        lift_limits: true,
+        ..Default::default()
+    };
     let (upstream, pki) = Upstream::start_with_certificates_at(CLUSTER, &options)?;
     let kubectl = upstream.kubectl();
     let dir = tempfile::tempdir()?;
