@@ -395,18 +395,25 @@ impl Ledger {
 
     /// After a reconnect: what was under way may have arrived or not.
     pub fn reconnected(&mut self) {
-        for (name, entry) in &mut self.works {
-            let flights = std::mem::take(&mut entry.flights);
-            if flights.is_empty() {
-                continue;
-            }
-            for flight in &flights {
-                widen(&mut entry.acked, &flight.patch);
-            }
-            entry.sent = entry.acked.clone();
-            entry.uncertain = true;
-            self.changed.insert(name.clone());
+        let works: Vec<String> = self.works.keys().cloned().collect();
+        for work in works {
+            self.unknown(&work);
         }
+    }
+
+    /// Nobody knows which of the reports under way arrive: the next one says everything.
+    pub fn unknown(&mut self, work: &str) {
+        let Some(entry) = self.works.get_mut(work) else { return };
+        let flights = std::mem::take(&mut entry.flights);
+        if flights.is_empty() {
+            return;
+        }
+        for flight in &flights {
+            widen(&mut entry.acked, &flight.patch);
+        }
+        entry.sent = entry.acked.clone();
+        entry.uncertain = true;
+        self.changed.insert(work.to_owned());
     }
 }
 

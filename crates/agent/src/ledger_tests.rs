@@ -203,3 +203,20 @@ fn changes_close_to_each_other_travel_together() {
     assert_eq!(then[0].patch["status"]["object"]["replicas"], 3);
     assert!(!ledger.resting(start + REST));
 }
+
+#[test]
+fn what_an_overloaded_hub_did_not_take_is_said_again() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    ledger.see_pod("a", "p", Some(pod(false)));
+    let refused = reports(&mut ledger).pop().expect("one");
+    ledger.see_pod("a", "p", Some(pod(true)));
+    let taken = reports(&mut ledger).pop().expect("the change");
+    ledger.unknown("a");
+    ledger.landed("a", taken.id, 7);
+    ledger.landed("a", refused.id, 0);
+    let all = reports(&mut ledger).pop().expect("everything");
+    assert_eq!(all.patch["status"]["pods"]["p"]["ready"], true);
+    ledger.landed("a", all.id, 8);
+    assert!(reports(&mut ledger).is_empty());
+}

@@ -18,6 +18,8 @@ use crate::observe::Shared;
 const AT_ONCE: usize = 128;
 /// One step at the site shows in several places (the answer, the object, its pods); they travel together.
 const GATHER: Duration = Duration::from_millis(3);
+/// Before a hub that is overloaded is asked again; a tie that was broken off for it would cost it more.
+const OVERLOADED: Duration = Duration::from_secs(1);
 /// Capacity changes with every pod; the hub hears of it at most this often.
 const SITE_PAUSE: Duration = Duration::from_secs(2);
 
@@ -35,7 +37,13 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
         };
         for report in reports {
             let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);
-            sending.spawn(async move { (report.work, report.id, sent.await) });
+            sending.spawn(async move {
+                let result = sent.await;
+                if is_overload(&result) {
+                    tokio::time::sleep(OVERLOADED).await;
+                }
+                (report.work, report.id, result)
+            });
         }
         tokio::select! {
             () = shared.report.notified(), if sending.len() < AT_ONCE => tokio::time::sleep(GATHER).await,
@@ -44,11 +52,12 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
                 let Ok((work, id, result)) = done else { continue };
                 match result {
                     Ok(revision) => shared.ledger.lock().landed(&work, id, revision),
+                    Err(Error::Api(status)) if status.code == 429 => shared.ledger.lock().unknown(&work),
                     // The Work is gone meanwhile; the watch says so too.
                     Err(Error::Api(status)) if status.code == 404 => {
                         shared.ledger.lock().landed(&work, id, 0);
                     }
-                    Err(Error::Api(status)) if status.code >= 400 && status.code < 500 && status.code != 429 => {
+                    Err(Error::Api(status)) if status.code >= 400 && status.code < 500 => {
                         tracing::warn!(work, reason = status.message, "the hub does not take a status");
                         shared.ledger.lock().landed(&work, id, 0);
                     }
@@ -57,6 +66,10 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
             }
         }
     }
+}
+
+fn is_overload<T>(result: &Result<T, Error>) -> bool {
+    matches!(result, Err(Error::Api(status)) if status.code == 429)
 }
 
 /// Patches a status and gives the revision. The answer is asked for as metadata only: the rest is known here already.
@@ -91,6 +104,10 @@ pub async fn site_status(
             let patch = json!({ "status": patch });
             match api.patch_status(&site, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(_) => sent = now,
+                result if is_overload(&result) => {
+                    tokio::time::sleep(OVERLOADED).await;
+                    continue;
+                }
                 Err(error) => return error,
             }
         }
