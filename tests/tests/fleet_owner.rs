@@ -131,8 +131,9 @@ fn the_owner_s_quota(hub: &Kubectl, harbour: &Member) -> Result<()> {
     let why =
         hub.until(&["get", "deploy", "-n", "shop", "web", "-o", failure], "exceeded quota", PATIENCE)?;
     ensure!(why.contains("used: pods=2, limited: pods=2"), "{why}");
-    let pods = there.run(&["get", "pods", "-n", "shop", "-l", "app=web", "--no-headers"])?;
-    ensure!(pods.lines().count() == 2, "{pods}");
+    // The one that was let in may still be on its way to the store.
+    let running = ["get", "pods", "-n", "shop", "-l", "app=web", "-o", "jsonpath={.items[*].status.phase}."];
+    there.until(&running, "Running Running.", PATIENCE)?;
     hub.run(&["scale", "-n", "shop", "deploy/web", "--replicas=1"])?;
     there.until(&used, "1", PATIENCE)?;
     hub.run(&["rollout", "status", "-n", "shop", "deploy/web", "--timeout=60s"]).map(drop)
