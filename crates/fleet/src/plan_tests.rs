@@ -524,3 +524,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_the_watch_shows_late_does_not_undo_the_answer_to_a_write() {
+    let mut index = Index::default();
+    let pod = |uid: &str, version: u64, phase: &str| {
+        let labels = json!({names::SITE_LABEL: "a", names::MIRROR_LABEL: "w"});
+        let metadata = json!({"name": "p.a", "namespace": "shop", "uid": uid, "resourceVersion": version.to_string(), "labels": labels});
+        Arc::new(json!({"metadata": metadata, "status": {"phase": phase}}))
+    };
+    let phase = |index: &Index| index.mirrors_of("a", "w")["p.a"]["status"]["phase"].clone();
+    index.refresh_mirror(pod("1", 4, "Pending"));
+    assert!(index.mirrors_of("a", "w").is_empty(), "an answer does not bring back what the watch saw go");
+    index.put_mirror(pod("1", 5, "Pending"));
+    index.refresh_mirror(pod("1", 7, "Running"));
+    index.put_mirror(pod("1", 6, "Pending"));
+    assert_eq!(phase(&index), "Running");
+    index.put_mirror(pod("2", 6, "Pending"));
+    assert_eq!(phase(&index), "Pending", "another pod of the same name");
+}
