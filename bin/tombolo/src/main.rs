@@ -8,6 +8,7 @@ mod interrupt;
 mod kinds;
 mod nodes;
 mod output;
+mod registries;
 mod start;
 mod ties;
 mod up;

@@ -159,11 +159,27 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
     fs::rename(&partial, path).with_context(wrong)
 }
 
-/// A client that calls the server in this process: no sockets, no TLS.
+/// A client that calls the server in this process: no sockets, no TLS, and no `managedFields` in any answer.
 pub fn client(server: &Server, user: &str) -> kube::Client {
+    client_in_process(server, user, true)
+}
+
+/// As [`client`], for who wants to know who wrote which field.
+pub fn client_with_managers(server: &Server, user: &str) -> kube::Client {
+    client_in_process(server, user, false)
+}
+
+fn client_in_process(server: &Server, user: &str, omit_managers: bool) -> kube::Client {
     let (server, identity) = (server.clone(), Identity::system(user));
-    let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+    let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
         let (server, identity) = (server.clone(), identity.clone());
+        if omit_managers {
+            let uri = request.uri();
+            let more = if uri.query().is_some() { '&' } else { '?' };
+            if let Ok(uri) = format!("{uri}{more}omitManagedFields=true").parse() {
+                *request.uri_mut() = uri;
+            }
+        }
         async move {
             Ok::<_, std::convert::Infallible>(server.handle(request.map(Body::wrap), Some(identity)).await)
         }

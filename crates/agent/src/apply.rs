@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tombolo_api::{Drift, DriftItem, Tombstone, WorkSpec, names};
 
 use crate::fields;
-use crate::ledger::{Key, Ledger, Outcome};
+use crate::ledger::{Key, Ledger, Outcome, Version};
 use crate::owners::{Claim, Farewell, Owner, Owners};
 
 /// How often fields are given up to others within one apply.
@@ -73,6 +73,7 @@ impl From<Error> for Refusal {
 }
 
 struct Applied {
+    key: Key,
     object: DynamicObject,
     drift: Vec<DriftItem>,
 }
@@ -93,17 +94,23 @@ impl Applier {
             refused: Some((refusal.reason(), refusal.to_string())),
             ..Default::default()
         };
-        let mut drift = Vec::new();
+        let (mut drift, mut made) = (Vec::new(), Vec::new());
+        let mut took =
+            |applied: &Applied| made.push((applied.key.clone(), Version::of(&applied.object.metadata)));
         for done in
             join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger))).await
         {
             match done {
-                Ok(applied) => drift.extend(applied.drift),
+                Ok(applied) => {
+                    took(&applied);
+                    drift.extend(applied.drift);
+                }
                 Err(refusal) => return refused(refusal),
             }
         }
         match self.apply_one(owner, spec, &spec.object, true, ledger).await {
             Ok(applied) => {
+                took(&applied);
                 drift.extend(applied.drift);
                 drift.sort();
                 Outcome {
@@ -111,6 +118,7 @@ impl Applier {
                     generation: applied.object.metadata.generation.unwrap_or_default(),
                     status: applied.object.data.get("status").cloned(),
                     refused: None,
+                    made,
                 }
             }
             Err(refusal) => refused(refusal),
@@ -169,7 +177,7 @@ impl Applier {
         let mut api = api;
         for _ in 0..TRIMS + 2 {
             match api.patch(&key.name, &params, &Patch::Apply(&patch)).await {
-                Ok(object) => return Ok(Applied { object, drift }),
+                Ok(object) => return Ok(Applied { key: key.clone(), object, drift }),
                 Err(Error::Api(status)) if status.code == 409 && conflicts(&status) => {
                     for (field, manager) in conflicting(&status) {
                         fields::remove(&mut patch, &field);
@@ -249,6 +257,8 @@ impl Applier {
     pub async fn delete(&self, key: &Key, uid: Option<String>) -> Result<bool, Refusal> {
         let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
         match self.api(&self.acting, key).delete(&key.name, &params).await {
+            Ok(answer) if answer.is_right() => Ok(true),
+            // Some kinds answer with the object although it is gone.
             Ok(_) => Ok(self.metadata(key).await?.is_none()),
             Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(true),
             Err(error) => Err(error.into()),

@@ -51,9 +51,14 @@ pub async fn run(shared: Arc<Shared>, epoch: Arc<Epoch>, hub_identity: Option<St
 }
 
 async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, work: &str) {
-    let Some(entry) = shared.ledger.lock().get(work).cloned() else { return };
-    let owner = shared.applier.owner(work, &entry.uid);
-    let spec = entry.spec.clone();
+    let entry = shared.ledger.lock().get(work).map(|e| (e.uid.clone(), e.generation, e.spec.clone()));
+    let Some((uid, generation, spec)) = entry else { return };
+    let owner = shared.applier.owner(work, &uid);
+    let refuse = |reason: &str, message: String| {
+        tracing::warn!(work, reason, message, "refused");
+        let outcome = Outcome { refused: Some((reason.to_owned(), message)), ..Default::default() };
+        shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
+    };
     let seen = epoch.get();
     if epoch.see(spec.hub.epoch) {
         shared.site.notify_one();
@@ -61,20 +66,20 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     if spec.hub.id != shared.applier.hub {
         let message =
             format!("the Work is of hub {}, this site is tied to {}", spec.hub.id, shared.applier.hub);
-        return refuse(shared, work, &entry, "OtherHub", message);
+        return refuse("OtherHub", message);
     }
     if let Some(tombstone) = &spec.tombstone {
         let done = shared.applier.remove(&owner, &spec, tombstone, seen).await;
         let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
         match done {
             Ok(true) if pods_left == 0 || tombstone.keep => {
-                shared.ledger.lock().removed(work, &entry.uid, entry.generation, &tombstone.reason, &now());
+                shared.ledger.lock().removed(work, &uid, generation, &tombstone.reason, &now());
                 shared.todo.succeeded(work);
                 shared.todo.hurry();
             }
             Ok(_) => shared.todo.later(work, Instant::now() + LOOK_AGAIN),
             Err(refusal) => {
-                refuse(shared, work, &entry, &refusal.reason(), refusal.to_string());
+                refuse(&refusal.reason(), refusal.to_string());
                 shared.todo.retry(work, Instant::now());
             }
         }
@@ -87,17 +92,20 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
             "this hub ({me}) already had the object; it came back through {}",
             spec.hub.path.join(" > ")
         );
-        return refuse(shared, work, &entry, "Loop", message);
+        return refuse("Loop", message);
     }
-    let outcome = shared.applier.apply(&owner, &spec, &shared.ledger).await;
-    let failed = outcome.refused.is_some();
-    if let Some((reason, message)) = &outcome.refused {
-        tracing::warn!(work, reason, message, "not applied");
-    }
-    shared.ledger.lock().applied(work, &entry.uid, entry.generation, outcome, &now());
-    if failed {
-        shared.todo.retry(work, Instant::now());
-        return;
+    let as_it_should_be = shared.ledger.lock().is_applied(work) && shared.untouched(&owner, &spec);
+    if !as_it_should_be {
+        let mut outcome = shared.applier.apply(&owner, &spec, &shared.ledger).await;
+        let failed = outcome.refused.is_some();
+        if let Some((reason, message)) = &outcome.refused {
+            tracing::warn!(work, reason, message, "not applied");
+        }
+        shared.made(std::mem::take(&mut outcome.made));
+        shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
+        if failed {
+            return shared.todo.retry(work, Instant::now());
+        }
     }
     shared.todo.succeeded(work);
     for key in shared.surplus(&owner) {
@@ -109,12 +117,6 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     if Key::of(&spec.object).is_some_and(|k| k.kind == "CustomResourceDefinition") {
         shared.todo.hurry();
     }
-}
-
-fn refuse(shared: &Arc<Shared>, work: &str, entry: &crate::ledger::Entry, reason: &str, message: String) {
-    tracing::warn!(work, reason, message, "refused");
-    let outcome = Outcome { refused: Some((reason.to_owned(), message)), ..Default::default() };
-    shared.ledger.lock().applied(work, &entry.uid, entry.generation, outcome, &now());
 }
 
 pub fn now() -> String {

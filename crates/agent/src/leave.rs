@@ -42,7 +42,7 @@ pub async fn was_removed(shared: &Arc<Shared>, epoch: &Epoch, removal: &Removal)
 }
 
 fn kinds_made(shared: &Arc<Shared>) -> Vec<(String, String)> {
-    shared.ledger.lock().kinds().into_keys().collect()
+    shared.ledger.lock().kinds().into_iter().collect()
 }
 
 /// Leaves a hub without asking it: deletes what was made for it (unless `keep`) and forgets the credentials.

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
 
@@ -44,6 +45,8 @@ pub struct Entry {
     /// From an earlier run of the agent: what the hub shows is not known yet, so nothing is reported.
     recalled: bool,
     reported: Option<Instant>,
+    /// Since when a change is held back.
+    held_back: Option<Instant>,
 }
 
 #[derive(Clone, Debug)]
@@ -59,6 +62,8 @@ const FLIGHTS: usize = 8;
 /// Between two reports of one Work. The first change travels at once; an object that starts or ends changes many times in
 /// a few milliseconds, and every report costs the hub three writes.
 pub const REST: Duration = Duration::from_millis(20);
+/// While other Works wait to be applied, reports gather for so long: first what the hub wants, then what it may know.
+const PATIENCE: Duration = Duration::from_millis(250);
 
 impl Entry {
     fn keeps_lease(&self) -> bool {
@@ -75,6 +80,30 @@ pub struct Outcome {
     pub status: Option<Value>,
     /// Why not, if it was not applied: reason and message.
     pub refused: Option<(String, String)>,
+    /// What was applied, as the site's API answered.
+    pub made: Vec<(Key, Version)>,
+}
+
+/// A state of an object at the site.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    generation: Option<i64>,
+    revision: String,
+}
+
+impl Version {
+    pub fn of(metadata: &ObjectMeta) -> Self {
+        let revision = metadata.resource_version.clone().unwrap_or_default();
+        Self { generation: metadata.generation, revision }
+    }
+
+    /// The same intent; kinds without generations have none apart from the whole object.
+    pub fn is_intent_of(&self, other: &Self) -> bool {
+        match (self.generation, other.generation) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.revision == other.revision,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -146,6 +175,7 @@ impl Ledger {
                 uncertain: false,
                 recalled: false,
                 reported: None,
+                held_back: None,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
                 self.unname(&name, &old.spec);
@@ -263,19 +293,17 @@ impl Ledger {
         self.named.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Kinds that are watched at the site: as root (with status), or only for being there.
-    pub fn kinds(&self) -> BTreeMap<(String, String), bool> {
-        let mut kinds = BTreeMap::new();
-        for entry in self.works.values() {
-            let all =
-                std::iter::once((&entry.spec.object, true)).chain(entry.spec.with.iter().map(|o| (o, false)));
-            for (object, root) in all {
-                if let Some(key) = Key::of(object) {
-                    *kinds.entry((key.api_version, key.kind)).or_insert(false) |= root;
-                }
-            }
-        }
-        kinds
+    /// Kinds that Works name.
+    pub fn kinds(&self) -> BTreeSet<(String, String)> {
+        self.works.values().flat_map(|e| keys(&e.spec)).map(|key| (key.api_version, key.kind)).collect()
+    }
+
+    /// Is the Work applied as the hub has it now?
+    pub fn is_applied(&self, work: &str) -> bool {
+        self.works.get(work).is_some_and(|e| {
+            let applied = e.status.conditions.iter().any(|c| c.r#type == "Applied" && c.status == "True");
+            applied && e.status.observed_generation == e.generation && !e.recalled
+        })
     }
 
     /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes.
@@ -344,11 +372,17 @@ impl Ledger {
         }
     }
 
-    /// Up to `most` reports, each the difference to all that was sent before.
-    pub fn reports(&mut self, most: usize, now: Instant) -> Vec<Report> {
-        let free = |e: &Entry| e.flights.len() < FLIGHTS && !e.rests(now) && !e.recalled;
-        let ready: Vec<String> =
-            self.changed.iter().filter(|w| self.works.get(*w).is_none_or(free)).take(most).cloned().collect();
+    /// Up to `most` reports, each the difference to all that was sent before. `busy`: Works wait to be applied.
+    pub fn reports(&mut self, most: usize, now: Instant, busy: bool) -> Vec<Report> {
+        let free = |e: &mut Entry| {
+            let since = e.held_back.or(busy.then_some(now));
+            e.held_back = since;
+            let held_back = busy && since.is_some_and(|s| now.saturating_duration_since(s) < PATIENCE);
+            e.flights.len() < FLIGHTS && !e.rests(now) && !e.recalled && !held_back
+        };
+        let works = &mut self.works;
+        let ready = self.changed.iter().filter(|w| works.get_mut(*w).is_none_or(free));
+        let ready: Vec<String> = ready.take(most).cloned().collect();
         let mut reports = Vec::new();
         for work in ready {
             self.changed.remove(&work);
@@ -362,16 +396,17 @@ impl Ledger {
             let Some(patch) = patch else { continue };
             self.serial += 1;
             entry.sent = wanted;
-            entry.reported = Some(now);
+            (entry.reported, entry.held_back) = (Some(now), None);
             entry.flights.push(Flight { id: self.serial, patch: patch.clone(), landed: None });
             reports.push(Report { work, id: self.serial, patch: json!({ "status": patch }) });
         }
         reports
     }
 
-    /// Is there a change that waits only because its Work was reported a moment ago?
+    /// Is there a change that waits only for a moment to pass?
     pub fn resting(&self, now: Instant) -> bool {
-        self.changed.iter().any(|w| self.works.get(w).is_some_and(|e| e.rests(now)))
+        let waits = |e: &Entry| e.rests(now) || e.held_back.is_some();
+        self.changed.iter().any(|w| self.works.get(w).is_some_and(waits))
     }
 
     /// The hub answered: with the revision at which it took the report, or (0) that it never will.
@@ -423,7 +458,7 @@ impl Entry {
     }
 }
 
-fn keys(spec: &WorkSpec) -> impl Iterator<Item = Key> + '_ {
+pub fn keys(spec: &WorkSpec) -> impl Iterator<Item = Key> + '_ {
     std::iter::once(&spec.object).chain(&spec.with).filter_map(Key::of)
 }
 

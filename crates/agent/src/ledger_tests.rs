@@ -20,7 +20,7 @@ fn reports(ledger: &mut Ledger) -> Vec<Report> {
     for entry in ledger.works.values_mut() {
         entry.reported = None;
     }
-    ledger.reports(10, Instant::now())
+    ledger.reports(10, Instant::now(), false)
 }
 
 #[test]
@@ -193,12 +193,12 @@ fn changes_close_to_each_other_travel_together() {
     ledger.put(&work("a", "1", 1));
     let start = Instant::now();
     ledger.see_root("a", Some((1, Some(json!({"replicas": 1})))));
-    assert_eq!(ledger.reports(10, start).len(), 1, "the first goes at once");
+    assert_eq!(ledger.reports(10, start, false).len(), 1, "the first goes at once");
     ledger.see_root("a", Some((1, Some(json!({"replicas": 2})))));
     ledger.see_root("a", Some((1, Some(json!({"replicas": 3})))));
-    assert!(ledger.reports(10, start + REST / 2).is_empty());
+    assert!(ledger.reports(10, start + REST / 2, false).is_empty());
     assert!(ledger.resting(start + REST / 2));
-    let then = ledger.reports(10, start + REST);
+    let then = ledger.reports(10, start + REST, false);
     assert_eq!(then.len(), 1);
     assert_eq!(then[0].patch["status"]["object"]["replicas"], 3);
     assert!(!ledger.resting(start + REST));
@@ -219,4 +219,19 @@ fn what_an_overloaded_hub_did_not_take_is_said_again() {
     assert_eq!(all.patch["status"]["pods"]["p"]["ready"], true);
     ledger.landed("a", all.id, 8);
     assert!(reports(&mut ledger).is_empty());
+}
+
+#[test]
+fn while_works_wait_to_be_applied_reports_gather() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let start = Instant::now();
+    ledger.see_root("a", Some((1, Some(json!({"replicas": 1})))));
+    assert!(ledger.reports(10, start, true).is_empty());
+    assert!(ledger.resting(start));
+    ledger.see_root("a", Some((1, Some(json!({"replicas": 2})))));
+    assert!(ledger.reports(10, start + PATIENCE / 2, true).is_empty());
+    let then = ledger.reports(10, start + PATIENCE, true);
+    assert_eq!(then.len(), 1, "but not without end");
+    assert_eq!(then[0].patch["status"]["object"]["replicas"], 2);
 }

@@ -14,12 +14,12 @@ use kube::{Client, ResourceExt};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tombolo_api::{PodSummary, Site, names};
+use tombolo_api::{PodSummary, Site, WorkSpec, names};
 
 use crate::apply::{Applier, calm, gvk};
 use crate::capacity::{Capacity, Node};
 use crate::keep::Keep;
-use crate::ledger::{Key, Ledger};
+use crate::ledger::{Key, Ledger, Version, keys};
 use crate::owners::Owners;
 use crate::pods::{self, Pod};
 use crate::todo::Todo;
@@ -41,14 +41,15 @@ pub struct Shared {
     pub closing: CancellationToken,
     /// Objects of this hub by key: what was last seen, to tell drift from our own doing.
     seen: Mutex<HashMap<Key, Seen>>,
+    /// What our own applying made of them.
+    made: Mutex<HashMap<Key, Version>>,
     watched: Mutex<HashMap<(String, String), bool>>,
     last_drift: Mutex<HashMap<String, Instant>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct Seen {
-    generation: Option<i64>,
-    version: String,
+    version: Version,
     owners: Owners,
 }
 
@@ -66,16 +67,18 @@ impl Shared {
             keep,
             closing,
             seen: Mutex::default(),
+            made: Mutex::default(),
             watched: Mutex::default(),
             last_drift: Mutex::default(),
         })
     }
 
-    /// Starts watching the kinds that Works name and that are not watched yet.
-    pub fn watch_kinds(self: &Arc<Self>) {
-        let wanted = self.ledger.lock().kinds();
+    /// Starts watching the kinds that a Work names and that are not watched yet: as root with status, or only for being
+    /// there.
+    pub fn watch_kinds(self: &Arc<Self>, spec: &WorkSpec) {
         let mut watched = self.watched.lock();
-        for ((api_version, kind), root) in wanted {
+        for (key, root) in keys(spec).zip(std::iter::once(true).chain(std::iter::repeat(false))) {
+            let Key { api_version, kind, .. } = key;
             let id = (api_version.clone(), kind.clone());
             // A kind first seen as a dependency is watched anew, with status, once it is a root.
             if watched.get(&id).is_some_and(|with_status| *with_status || !root) {
@@ -167,11 +170,7 @@ impl Shared {
 
     fn present(&self, id: &(String, String), (metadata, status): Observed) -> Option<Key> {
         let key = key_of(id, &metadata);
-        let now = Seen {
-            generation: metadata.generation,
-            version: metadata.resource_version.clone().unwrap_or_default(),
-            owners: Owners::of(metadata.annotations.as_ref()),
-        };
+        let now = Seen { version: Version::of(&metadata), owners: Owners::of(metadata.annotations.as_ref()) };
         let before = self.seen.lock().insert(key.clone(), now.clone());
         if let Some(status) = status {
             let mut ledger = self.ledger.lock();
@@ -181,11 +180,8 @@ impl Shared {
                 self.report.notify_one();
             }
         }
-        let changed = match (&before, now.generation) {
-            (None, _) => false,
-            (Some(before), Some(_)) => before.generation != now.generation || before.owners != now.owners,
-            (Some(before), None) => before.version != now.version,
-        };
+        let changed = before
+            .is_some_and(|before| before.owners != now.owners || !before.version.is_intent_of(&now.version));
         if changed {
             self.drifted(&key);
         }
@@ -195,6 +191,7 @@ impl Shared {
 
     fn absent(&self, key: &Key) {
         self.seen.lock().remove(key);
+        self.made.lock().remove(key);
         let mut ledger = self.ledger.lock();
         if let Some(work) = ledger.work_of_root(key).cloned() {
             ledger.see_root(&work, None);
@@ -219,6 +216,20 @@ impl Shared {
                 None => self.todo.add(&work),
             }
         }
+    }
+
+    pub fn made(&self, made: Vec<(Key, Version)>) {
+        self.made.lock().extend(made);
+    }
+
+    /// Is all that the Work names as it was last applied? What we change ourselves comes back as news, too.
+    pub fn untouched(&self, owner: &crate::owners::Owner, spec: &WorkSpec) -> bool {
+        let (seen, made) = (self.seen.lock(), self.made.lock());
+        let same = |key: Key| match (seen.get(&key), made.get(&key)) {
+            (Some(seen), Some(made)) => made.is_intent_of(&seen.version) && seen.owners.has(owner),
+            _ => false,
+        };
+        keys(spec).all(same)
     }
 
     /// A Work that is recorded on the object but names it no more gives it up.

@@ -30,10 +30,10 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
     shared.ledger.lock().reconnected();
     let mut sending = JoinSet::new();
     loop {
-        let now = Instant::now();
+        let (now, busy) = (Instant::now(), shared.todo.is_busy());
         let (reports, resting) = {
             let mut ledger = shared.ledger.lock();
-            (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now), ledger.resting(now))
+            (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now, busy), ledger.resting(now))
         };
         for report in reports {
             let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);

@@ -23,8 +23,15 @@ struct Inner {
     active: HashSet<String>,
     /// To be run again after the one that is active.
     again: HashSet<String>,
-    later: HashMap<String, Instant>,
+    later: HashMap<String, Wait>,
     attempts: HashMap<String, u32>,
+}
+
+#[derive(Clone, Copy)]
+struct Wait {
+    until: Instant,
+    /// Something stood in the way; it may be gone before the time is over.
+    refused: bool,
 }
 
 impl Todo {
@@ -42,7 +49,7 @@ impl Todo {
         let attempts = inner.attempts.entry(work.to_owned()).or_default();
         let wait = Duration::from_secs(1).saturating_mul(1 << (*attempts).min(6)).min(SLOWEST);
         *attempts += 1;
-        inner.later.insert(work.to_owned(), now + wait);
+        inner.later.insert(work.to_owned(), Wait { until: now + wait, refused: true });
         drop(inner);
         self.notify.notify_one();
     }
@@ -50,8 +57,8 @@ impl Todo {
     /// Puts off the Work, unless it is due earlier anyway.
     pub fn later(&self, work: &str, at: Instant) {
         let mut inner = self.inner.lock();
-        let due = inner.later.entry(work.to_owned()).or_insert(at);
-        *due = (*due).min(at);
+        let wait = inner.later.entry(work.to_owned()).or_insert(Wait { until: at, refused: false });
+        wait.until = wait.until.min(at);
         drop(inner);
         self.notify.notify_one();
     }
@@ -60,15 +67,24 @@ impl Todo {
         self.inner.lock().attempts.remove(work);
     }
 
-    /// Brings forward everything that waits.
+    /// Brings forward all that was refused: what stood in its way may be gone.
     pub fn hurry(&self) {
         let mut inner = self.inner.lock();
-        let waiting: Vec<String> = inner.later.drain().map(|(work, _)| work).collect();
+        let waiting: Vec<String> =
+            inner.later.extract_if(|_, wait| wait.refused).map(|(work, _)| work).collect();
+        if waiting.is_empty() {
+            return;
+        }
         for work in waiting {
             inner.enqueue(&work);
         }
         drop(inner);
         self.notify.notify_one();
+    }
+
+    /// Do Works wait for their turn?
+    pub fn is_busy(&self) -> bool {
+        !self.inner.lock().queue.is_empty()
     }
 
     /// The next Work; [`Todo::done`] must be called for it.
@@ -78,9 +94,8 @@ impl Todo {
                 let mut inner = self.inner.lock();
                 let now = Instant::now();
                 let due: Vec<String> =
-                    inner.later.iter().filter(|(_, at)| **at <= now).map(|(w, _)| w.clone()).collect();
+                    inner.later.extract_if(|_, wait| wait.until <= now).map(|(work, _)| work).collect();
                 for work in due {
-                    inner.later.remove(&work);
                     inner.enqueue(&work);
                 }
                 if let Some(work) = inner.queue.pop_front() {
@@ -88,7 +103,7 @@ impl Todo {
                     inner.active.insert(work.clone());
                     return work;
                 }
-                inner.later.values().min().map(|at| at.saturating_duration_since(now))
+                inner.later.values().map(|wait| wait.until).min().map(|at| at.saturating_duration_since(now))
             };
             match wait {
                 Some(wait) => drop(tokio::time::timeout(wait, self.notify.notified()).await),
@@ -140,10 +155,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_can_be_hurried() {
+    async fn what_was_refused_can_be_hurried_and_what_only_waits_is_not() {
         let todo = Todo::default();
         todo.retry("a", Instant::now());
+        todo.later("b", Instant::now() + SLOWEST);
         todo.hurry();
         assert_eq!(todo.next().await, "a");
+        let none = tokio::time::timeout(Duration::from_millis(20), todo.next()).await;
+        assert!(none.is_err(), "b has its time");
     }
 }

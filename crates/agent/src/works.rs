@@ -37,11 +37,13 @@ pub async fn follow(
             position.version = list(&api, shared).await?;
         }
         let params = WatchParams::default().timeout(LONG).disable_bookmarks();
-        // Our own reports would come back as whole Works.
+        // Our own reports would come back as whole Works, and who wrote what is nothing to us.
         let mut request = Request::new(api.resource_url())
             .watch(&params, &position.version)
             .map_err(Error::BuildRequest)?;
-        if let Ok(uri) = format!("{}&generationChangesOnly=true", request.uri()).parse() {
+        if let Ok(uri) =
+            format!("{}&generationChangesOnly=true&omitManagedFields=true", request.uri()).parse()
+        {
             *request.uri_mut() = uri;
         }
         let mut events = match hub.request_events::<Work>(request).await {
@@ -107,7 +109,7 @@ fn take(shared: &Arc<Shared>, work: &Work) {
     let news = shared.ledger.lock().put(work);
     if news {
         shared.keep.put(work);
-        shared.watch_kinds();
+        shared.watch_kinds(&work.spec);
         shared.todo.add(&name);
         if work.spec.adopt {
             shared.recount.notify_one();
@@ -124,9 +126,9 @@ pub fn recall(shared: &Arc<Shared>) {
     tracing::info!(works = works.len(), "works of an earlier run are kept right until the hub is heard");
     for work in &works {
         shared.ledger.lock().recall(work);
+        shared.watch_kinds(&work.spec);
         shared.todo.add(&work.name_any());
     }
-    shared.watch_kinds();
 }
 
 /// All Works the first time, for what the hub shows of them too; later only those whose version differs from what is held.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tombolo_store::Store;
 
@@ -41,6 +42,9 @@ pub struct Limits {
     /// Reads and writes of everybody together that are being answered at one moment.
     pub reads: usize,
     pub writes: usize,
+    /// Reads, and writes, that wait for one of these to end, and for how long.
+    pub waiting: usize,
+    pub patience: Duration,
     /// Requests of one user, in the long run and at once.
     pub per_second: u32,
     pub burst: u32,
@@ -68,7 +72,14 @@ impl Config {
             pods: None,
             nodes: None,
             upgrades: HashMap::new(),
-            limits: Limits { reads: 400, writes: 200, per_second: 1000, burst: 2000 },
+            limits: Limits {
+                reads: 400,
+                writes: 200,
+                waiting: 5000,
+                patience: Duration::from_secs(10),
+                per_second: 1000,
+                burst: 2000,
+            },
         }
     }
 }

@@ -1,10 +1,12 @@
-//! How much may be asked: at once by all, and per second by each. What does not fit is answered with 429 and
-//! `Retry-After`, before any work is done for it.
+//! How much may be asked: at once by all, and per second by each. Who comes when all slots are taken waits for one, for a
+//! while and in a line that is not endless; what does not fit then is answered with 429 and `Retry-After`, before any
+//! work is done for it. A thousand sites that report at the same moment are a wave to take in, not an attack.
 //!
 //! Administrators and the server's own loops are exempt, so that an overloaded server can still be mended, and so
 //! are health checks.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -20,23 +22,63 @@ const USERS: usize = 10_000;
 
 pub struct Limiter {
     limits: Limits,
-    reads: Semaphore,
-    writes: Semaphore,
+    reads: Slots,
+    writes: Slots,
     rates: Mutex<Rates>,
+}
+
+struct Slots {
+    free: Semaphore,
+    waiting: AtomicUsize,
+}
+
+impl Slots {
+    fn new(count: usize) -> Self {
+        Self { free: Semaphore::new(count), waiting: AtomicUsize::new(0) }
+    }
+
+    async fn take(&self, limits: &Limits) -> Option<SemaphorePermit<'_>> {
+        if let Ok(slot) = self.free.try_acquire() {
+            return Some(slot);
+        }
+        let place = Place::take(&self.waiting);
+        if place.number >= limits.waiting {
+            return None;
+        }
+        tokio::time::timeout(limits.patience, self.free.acquire()).await.ok()?.ok()
+    }
+}
+
+/// A place in the line; given up when dropped, also by a client that leaves.
+struct Place<'a> {
+    line: &'a AtomicUsize,
+    number: usize,
+}
+
+impl<'a> Place<'a> {
+    fn take(line: &'a AtomicUsize) -> Self {
+        Self { line, number: line.fetch_add(1, Ordering::Relaxed) }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.line.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Limiter {
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
-            reads: Semaphore::new(limits.reads),
-            writes: Semaphore::new(limits.writes),
+            reads: Slots::new(limits.reads),
+            writes: Slots::new(limits.writes),
             rates: Mutex::default(),
         }
     }
 
     /// A slot for the time of one request. Long-running requests take none: they would starve the others.
-    pub fn admit(&self, call: &Call) -> Result<Option<SemaphorePermit<'_>>> {
+    pub async fn admit(&self, call: &Call) -> Result<Option<SemaphorePermit<'_>>> {
         if call.user.in_group(GROUP_MASTERS)
             || matches!(call.path.as_str(), "/healthz" | "/livez" | "/readyz")
         {
@@ -58,8 +100,10 @@ impl Limiter {
             "get" | "list" | "head" => &self.reads,
             _ => &self.writes,
         };
-        let slot = slots.try_acquire().map(Some);
-        slot.map_err(|_| Failure::too_many_requests("too many requests, please try again later", 1))
+        match slots.take(&self.limits).await {
+            Some(slot) => Ok(Some(slot)),
+            None => Err(Failure::too_many_requests("too many requests, please try again later", 1)),
+        }
     }
 }
 
@@ -114,7 +158,8 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: Limits = Limits { reads: 1, writes: 1, per_second: 10, burst: 20 };
+    const LIMITS: Limits =
+        Limits { reads: 1, writes: 1, waiting: 0, patience: Duration::ZERO, per_second: 10, burst: 20 };
 
     #[test]
     fn a_user_may_burst_and_then_goes_on_at_the_rate() {

@@ -6,18 +6,22 @@
 //! after the write. Serving one stored object under another version of its group costs nothing.
 //!
 //! ```text
-//! 0       1          5         9              13       ..                              body
-//! | 1     | body u32 | shape u32 | metadata u32 | labels, selectable fields ...          | tail
+//! 0       1          5           9              13             17                              body
+//! | 2     | body u32 | shape u32 | metadata u32 | managers u32 | labels, selectable fields ... | tail
 //! ```
 //! `body` is where the tail begins, `metadata` the length of the tail up to and including the closing brace
-//! of `metadata`. `shape` names the rules under which the object was normalized (schema, selectable fields);
+//! of `metadata`, `managers` its length up to `managedFields`, which come last there: most programs have no use for
+//! them, and may leave them out (`omitManagedFields=true`, an option of ours). Format 1 had no such place. `shape` names the rules under which the object was normalized (schema, selectable fields);
 //! a reader with other rules parses instead of copying.
 
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-const FORMAT: u8 = 1;
-const FIXED: usize = 13;
+const FORMAT: u8 = 2;
+const FIXED: usize = 17;
+const FORMAT_1: u8 = 1;
+const FIXED_1: usize = 13;
+const MANAGERS: &str = "managedFields";
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("a stored object is damaged")]
@@ -31,6 +35,8 @@ pub struct Record<'a> {
     fields: &'a [u8],
     tail: &'a [u8],
     metadata: usize,
+    managers: usize,
+    omits_managers: bool,
 }
 
 /// Encodes an object. `fields` are the values of the kind's selectable fields, in the kind's order.
@@ -56,8 +62,12 @@ pub fn encode(object: &Value, shape: u32, fields: &[String]) -> Bytes {
     }
     let body = out.len();
     out.push(b'"');
-    for (key, value) in metadata.iter().filter(|(k, _)| *k != "resourceVersion") {
+    for (key, value) in metadata.iter().filter(|(k, _)| *k != "resourceVersion" && *k != MANAGERS) {
         put_member(&mut out, key, value);
+    }
+    let managers = out.len() - body;
+    if let Some(value) = metadata.get(MANAGERS) {
+        put_member(&mut out, MANAGERS, value);
     }
     out.push(b'}');
     let metadata_len = out.len() - body;
@@ -69,6 +79,7 @@ pub fn encode(object: &Value, shape: u32, fields: &[String]) -> Bytes {
     out[1..5].copy_from_slice(&(body as u32).to_le_bytes());
     out[5..9].copy_from_slice(&shape.to_le_bytes());
     out[9..13].copy_from_slice(&(metadata_len as u32).to_le_bytes());
+    out[13..17].copy_from_slice(&(managers as u32).to_le_bytes());
     out.shrink_to_fit();
     out.into()
 }
@@ -109,16 +120,21 @@ impl<'a> Record<'a> {
     }
 
     fn split(value: &'a [u8]) -> Option<Self> {
-        if *value.first()? != FORMAT {
-            return None;
-        }
+        let fixed = match *value.first()? {
+            FORMAT => FIXED,
+            FORMAT_1 => FIXED_1,
+            _ => return None,
+        };
         let number = |at: usize| Some(u32::from_le_bytes(value.get(at..at + 4)?.try_into().ok()?));
         let (body, shape, metadata) = (number(1)? as usize, number(5)?, number(9)? as usize);
-        let rest = value.get(FIXED..body)?;
+        let rest = value.get(fixed..body)?;
         let len = u32::from_le_bytes(rest.get(..4)?.try_into().ok()?) as usize;
         let tail = value.get(body..)?;
-        (metadata <= tail.len()).then_some(())?;
-        Some(Self { shape, labels: rest.get(4..4 + len)?, fields: &rest[4 + len..], tail, metadata })
+        (1..=tail.len()).contains(&metadata).then_some(())?;
+        let managers = if fixed == FIXED { number(13)? as usize } else { metadata - 1 };
+        (managers < metadata).then_some(())?;
+        let (labels, fields) = (rest.get(4..4 + len)?, &rest[4 + len..]);
+        Some(Self { shape, labels, fields, tail, metadata, managers, omits_managers: false })
     }
 
     pub fn labels(&self) -> impl Iterator<Item = (&'a str, &'a str)> + use<'a> {
@@ -146,11 +162,25 @@ impl<'a> Record<'a> {
         found
     }
 
+    /// The same, rendered without `managedFields`.
+    pub fn without_managers(self) -> Self {
+        Self { omits_managers: true, ..self }
+    }
+
     /// Appends the object's JSON as of `revision`.
     pub fn render_into(&self, out: &mut Vec<u8>, prefix: &str, revision: u64) {
+        self.render_tail(out, prefix, revision, self.tail.len());
+    }
+
+    fn render_tail(&self, out: &mut Vec<u8>, prefix: &str, revision: u64, end: usize) {
         out.extend_from_slice(prefix.as_bytes());
         push_number(out, revision);
-        out.extend_from_slice(self.tail);
+        if self.omits_managers {
+            out.extend_from_slice(&self.tail[..self.managers]);
+            out.extend_from_slice(&self.tail[self.metadata - 1..end]);
+        } else {
+            out.extend_from_slice(&self.tail[..end]);
+        }
     }
 
     pub fn render(&self, prefix: &str, revision: u64) -> Vec<u8> {
@@ -161,9 +191,7 @@ impl<'a> Record<'a> {
 
     /// Appends a `PartialObjectMetadata`.
     pub fn render_metadata_into(&self, out: &mut Vec<u8>, revision: u64) {
-        out.extend_from_slice(METADATA_PREFIX.as_bytes());
-        push_number(out, revision);
-        out.extend_from_slice(&self.tail[..self.metadata]);
+        self.render_tail(out, METADATA_PREFIX, revision, self.metadata);
         out.push(b'}');
     }
 
@@ -213,6 +241,36 @@ mod tests {
         assert_eq!(partial["metadata"]["name"], "a");
         assert_eq!(partial["kind"], "PartialObjectMetadata");
         assert!(partial.get("spec").is_none());
+    }
+
+    #[test]
+    fn managed_fields_can_be_left_out() {
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "spec": {},
+            "metadata": {"name": "a", "uid": "u", "resourceVersion": "1", "managedFields": [{"manager": "m"}]}});
+        let value = encode(&object, 0, &[]);
+        let record = Record::read(&value).unwrap();
+        assert_eq!(record.parse(&prefix("v1", "Pod"), 1).unwrap(), object);
+        let mut bare = object.clone();
+        bare["metadata"].as_object_mut().unwrap().remove(MANAGERS);
+        let record = record.without_managers();
+        assert_eq!(record.parse(&prefix("v1", "Pod"), 1).unwrap(), bare);
+        let mut partial = Vec::new();
+        record.render_metadata_into(&mut partial, 1);
+        assert_eq!(serde_json::from_slice::<Value>(&partial).unwrap()["metadata"], bare["metadata"]);
+    }
+
+    #[test]
+    fn what_an_earlier_release_wrote_is_read() {
+        let tail = br#"","managedFields":[],"name":"a"},"spec":{}}"#;
+        let mut value = vec![FORMAT_1];
+        let metadata = tail.iter().position(|byte| *byte == b'}').unwrap() as u32 + 1;
+        for number in [17, 3, metadata, 0] {
+            value.extend_from_slice(&number.to_le_bytes());
+        }
+        value.extend_from_slice(tail);
+        let record = Record::read(&value).unwrap().without_managers();
+        let object = record.parse(&prefix("v1", "Pod"), 5).unwrap();
+        assert_eq!((&object["metadata"]["name"], &object["spec"]), (&json!("a"), &json!({})));
     }
 
     #[test]

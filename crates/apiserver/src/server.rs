@@ -358,7 +358,7 @@ impl Server {
             None => app.access.authenticate(&app, &call.headers).await?,
         };
         call.user = app.access.impersonate(&app, &call.user, &call.headers).await?;
-        let _slot = app.limiter.admit(call)?;
+        let _slot = app.limiter.admit(call).await?;
         app.access.authorize(&app, &call.user, &call.target, &call.path).await?;
         routes::dispatch(call, body).await
     }

@@ -13,6 +13,7 @@ use tombolo_agent::difference::{merge_patch, without_nulls};
 use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
+use crate::kept::{Kept, Mirror, work_of_mirror};
 use crate::object::Key;
 use crate::plan::{Action, parts_annotation};
 use crate::watches::{Known, as_json, forget_managers};
@@ -66,7 +67,7 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
                     known.index.lock().refresh_work(work);
                 }
                 Err(Error::Api(status)) if status.code == 409 => {
-                    known.index.lock().mark(&Key::of_root(&old.spec.root));
+                    known.index.lock().mark(&Key::of_root(&old.root));
                 }
                 Err(error) => return Err(error),
             }
@@ -89,7 +90,7 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
         }
         Action::PatchStatus { key, patch } => {
-            let api = objects(client, &key);
+            let api = objects(config.client_for(&key.kind), &key);
             match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
                 Ok(object) => {
                     let object = as_json(object, &key.api_version, &key.kind);
@@ -104,7 +105,12 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::PatchPod { namespace, name, patch } => {
             let api = objects(client, &Key::new("v1", "Pod", &namespace, &name));
             match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(pod) => known.index.lock().refresh_mirror(Arc::new(as_json(pod, "v1", "Pod"))),
+                Ok(pod) => {
+                    let pod = as_json(pod, "v1", "Pod");
+                    if let Some(work) = work_of_mirror(&pod) {
+                        known.index.lock().refresh_mirror(&work, Arc::new(Mirror::new(&pod)));
+                    }
+                }
                 Err(Error::Api(status)) if status.code == 404 || status.code == 409 => {}
                 Err(error) => return Err(error),
             }
@@ -127,14 +133,14 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
 }
 
 /// The merge patch to a new spec; `None` where one cannot say it, because a value in it is null.
-fn difference(old: &Work, spec: &WorkSpec, parts: &[(String, i64)]) -> Option<Value> {
+fn difference(old: &Kept, spec: &WorkSpec, parts: &[(String, i64)]) -> Option<Value> {
     let wanted = json!(spec);
     if without_nulls(wanted.clone()) != wanted {
         return None;
     }
     // A Work of an earlier uid is not the one that was planned for.
-    let mut patch = json!({"metadata": {"uid": old.metadata.uid}});
-    if let Some(changed) = merge_patch(&json!(old.spec), &wanted) {
+    let mut patch = json!({"metadata": {"uid": old.uid}});
+    if let Some(changed) = merge_patch(&old.spec_json(), &wanted) {
         patch["spec"] = changed;
     }
     if let Some((key, value)) = parts_annotation(parts) {
@@ -190,7 +196,12 @@ async fn create_pod(
     }
     let patch = Patch::Merge(json!({ "status": status }));
     match api.patch_status(&key.name, &PatchParams::default(), &patch).await {
-        Ok(pod) => known.index.lock().put_mirror(Arc::new(as_json(pod, "v1", "Pod"))),
+        Ok(pod) => {
+            let pod = as_json(pod, "v1", "Pod");
+            if let Some(work) = work_of_mirror(&pod) {
+                known.index.lock().put_mirror(&work, Arc::new(Mirror::new(&pod)));
+            }
+        }
         Err(Error::Api(answer)) if answer.code == 404 => {}
         Err(error) => return Err(error),
     }

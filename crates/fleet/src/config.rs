@@ -21,6 +21,8 @@ pub enum Approval {
 pub struct FleetConfig {
     /// The hub's API, with all rights.
     pub client: Client,
+    /// The same, and its answers have the `managedFields` that those of `client` may lack.
+    pub whole: Client,
     /// Certificate and key (PEM) that sign the certificates of sites.
     pub ca_cert: String,
     pub ca_key: String,
@@ -46,6 +48,7 @@ pub struct FleetConfig {
 impl FleetConfig {
     pub fn new(client: Client, ca_cert: String, ca_key: String, url: String, tunnels: TunnelHub) -> Self {
         Self {
+            whole: client.clone(),
             client,
             ca_cert,
             ca_key,
@@ -60,5 +63,10 @@ impl FleetConfig {
             elect: false,
             shutdown: CancellationToken::new(),
         }
+    }
+
+    /// Who chose a Service's node ports is needed to render it; of other kinds nobody asks who wrote them.
+    pub fn client_for(&self, kind: &str) -> &Client {
+        if kind == "Service" { &self.whole } else { &self.client }
     }
 }

@@ -1,6 +1,7 @@
 //! Where one root object goes: the placement engine, asked with what the hub knows.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::Value;
@@ -54,7 +55,7 @@ struct Inputs {
 }
 
 /// The decision for a root; an earlier one stands while nothing that it was made from has changed.
-pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now: i64) -> Decided {
+pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now: i64) -> Arc<Decided> {
     let inputs = Inputs {
         generation: number(root, "/metadata/generation"),
         uid: text(root, "/metadata/uid").to_owned(),
@@ -79,7 +80,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         share.parts.push((place.part.clone(), replicas));
     }
     let silent = sites_silent(index, now);
-    Decided {
+    Arc::new(Decided {
         summary: decision.to_string(),
         table: decision.table(),
         unplaced: decision.unplaced,
@@ -91,7 +92,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         by: (placement.namespace().unwrap_or_default(), placement.name_any()),
         sites,
         inputs,
-    }
+    })
 }
 
 /// Replicas are in places that are not the most preferred ones; they go back when room returns.
@@ -163,22 +164,22 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
     let mut moving = 0;
     let mut leaving = false;
     for (site, work) in index.works_of(key) {
-        let left = crate::plan::has_left(work) && index.silent(site, now).is_some();
-        if work.spec.root.uid != uid || work.spec.tombstone.is_some() || left {
-            leaving |= work.spec.tombstone.is_some() || left;
+        let left = work.has_left() && index.silent(site, now).is_some();
+        if work.root.uid != uid || work.tombstone.is_some() || left {
+            leaving |= work.tombstone.is_some() || left;
             continue;
         }
-        let status = work.status.clone().unwrap_or_default();
         let ready = match nature {
-            Nature::Replicated => status.object.as_ref().map_or(0, |o| number(o, "/readyReplicas")),
-            _ => i64::from(status.object.is_some()),
+            Nature::Replicated => work.object().map_or(0, |o| number(&o, "/readyReplicas")),
+            _ => i64::from(work.has_object()),
         };
         let counted = index.counted(site, key, now);
         let stuck =
-            status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count() as i64;
-        let assigned = if nature == Nature::Replicated { work.spec.replicas.unwrap_or(replicas) } else { 1 };
+            work.status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count()
+                as i64;
+        let assigned = if nature == Nature::Replicated { work.replicas.unwrap_or(replicas) } else { 1 };
         moving += (assigned - ready).max(0);
-        let parts = work.metadata.annotations.as_ref().and_then(|a| a.get(PARTS_ANNOTATION));
+        let parts = work.annotations.get(PARTS_ANNOTATION);
         let parts: Vec<(String, i64)> =
             parts.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         if parts.is_empty() {

@@ -8,11 +8,11 @@
 //!   root ──rendered into──> Work (per site) ──reports──> pods ──shown as──> mirrors
 //! ```
 //!
-//! Every change marks the roots it concerns as dirty; [`crate::plan`] then says what to do about each.
+//! Every change marks the roots it concerns: something else is wanted of them, or something was told of them.
+//! [`crate::plan`] then says what to do about each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Instant;
 
 use kube::ResourceExt;
 use serde_json::Value;
@@ -22,9 +22,13 @@ use tombolo_placement::Resources;
 use crate::clock::Moment;
 use crate::convert;
 use crate::decide::Decided;
+use crate::kept::{Kept, Mirror, Mirrors, Shown};
 use crate::object::{Key, Object, is_workload, text};
 use crate::references;
 use crate::rooms::Rooms;
+
+/// Site and name of a Work.
+pub type WorkId = (String, String);
 
 /// A site and when it was last heard.
 #[derive(Clone, Debug)]
@@ -52,9 +56,9 @@ pub struct Index {
     pub groups: BTreeMap<String, SiteGroup>,
     pub sites: BTreeMap<String, SiteState>,
     /// Works by root, then by (site, name of the Work).
-    works: HashMap<Key, BTreeMap<(String, String), Arc<Work>>>,
+    works: HashMap<Key, BTreeMap<WorkId, Arc<Kept>>>,
     /// Root of every Work.
-    root_of: HashMap<(String, String), Key>,
+    root_of: HashMap<WorkId, Key>,
     /// What each root has at a site, against what the site's reported capacity knows of it.
     rooms: BTreeMap<String, Rooms>,
     /// How many Works a site has.
@@ -62,11 +66,11 @@ pub struct Index {
     /// Kinds that Works or placements name.
     pub kinds: HashSet<(String, String)>,
     /// Mirrored pods by (site, Work), then by name at the hub.
-    mirrors: HashMap<(String, String), BTreeMap<String, Object>>,
+    mirrors: HashMap<WorkId, Mirrors>,
     /// Who names what: dependency to roots.
     users: HashMap<Key, HashSet<Key>>,
     needs: HashMap<Key, BTreeSet<Key>>,
-    pub decided: HashMap<Key, Decided>,
+    pub decided: HashMap<Key, Arc<Decided>>,
     /// When replicas of a root last moved.
     pub moved: HashMap<Key, i64>,
     /// Changes with sites, groups and their readiness.
@@ -75,15 +79,14 @@ pub struct Index {
     pub capacity: u64,
     /// Roots whose Works say what they should, with what that was found from ([`crate::stamp`]).
     pub rendered: HashMap<Key, u64>,
-    /// Roots whose plans take long are not planned before this moment for what their sites say.
-    pub resting: HashMap<Key, Instant>,
     /// Roots that wait for room or for time.
     pub unsettled: HashSet<Key>,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
     undated: HashSet<String>,
-    dirty: BTreeSet<Key>,
+    wanted: BTreeSet<Key>,
+    told: HashSet<Key>,
 }
 
 impl Index {
@@ -91,32 +94,37 @@ impl Index {
         Self { hub, restored, since, lease_seconds, ..Default::default() }
     }
 
-    /// Roots that something changed for, and forgets them.
-    pub fn take_dirty(&mut self, most: usize) -> Vec<Key> {
-        let some: Vec<Key> = self.dirty.iter().take(most).cloned().collect();
+    /// Roots of which something else is wanted, and forgets them.
+    pub fn take_wanted(&mut self, most: usize) -> Vec<Key> {
+        let some: Vec<Key> = self.wanted.iter().take(most).cloned().collect();
         for key in &some {
-            self.dirty.remove(key);
+            self.wanted.remove(key);
+            self.told.remove(key);
         }
         some
     }
 
-    pub fn has_dirty(&self) -> bool {
-        !self.dirty.is_empty()
+    pub fn wants_any(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Roots of which something was told, and forgets them.
+    pub fn take_told(&mut self) -> HashSet<Key> {
+        std::mem::take(&mut self.told)
     }
 
     pub fn mark(&mut self, key: &Key) {
-        self.dirty.insert(key.clone());
+        self.wanted.insert(key.clone());
     }
 
     /// Everything that is or was placed.
     pub fn mark_all(&mut self) {
         let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).cloned().collect();
-        self.dirty.extend(all);
+        self.wanted.extend(all);
     }
 
     pub fn mark_unsettled(&mut self) {
-        let waiting: Vec<Key> = self.unsettled.iter().cloned().collect();
-        self.dirty.extend(waiting);
+        self.told.extend(self.unsettled.iter().cloned());
     }
 
     /// An object of a watched kind, mirrors excepted.
@@ -132,13 +140,13 @@ impl Index {
             self.services.entry(key.namespace.clone()).or_default().insert(key.clone());
             self.mark_namespace_workloads(&key.namespace.clone());
         }
-        let generation = |o: &Value| o.pointer("/metadata/generation").and_then(Value::as_i64);
-        if self.objects.get(&key).is_none_or(|old| generation(old) != generation(&object)) {
-            self.resting.remove(&key);
+        let known = self.objects.insert(key.clone(), object.clone());
+        if known.is_some_and(|old| same_intent(&old, &object)) {
+            self.told.insert(key);
+            return;
         }
-        self.objects.insert(key.clone(), object);
         self.mark_users(&key);
-        self.dirty.insert(key);
+        self.wanted.insert(key);
     }
 
     /// An answer to a write. The watch may have shown the object's deletion meanwhile: then it stays gone.
@@ -151,30 +159,29 @@ impl Index {
     /// As [`Index::refresh_object`].
     pub fn refresh_work(&mut self, work: Work) {
         let root = Key::of_root(&work.spec.root);
-        if self.works_of(&root).any(|(_, w)| w.metadata.uid == work.metadata.uid) {
+        if self.works_of(&root).any(|(_, w)| Some(&w.uid) == work.metadata.uid.as_ref()) {
             self.put_work(work);
         }
     }
 
     pub fn drop_object(&mut self, key: &Key) {
         self.objects.remove(key);
-        self.resting.remove(key);
         if let Some(services) = self.services.get_mut(&key.namespace) {
             services.remove(key);
         }
         self.mark_users(key);
-        self.dirty.insert(key.clone());
+        self.wanted.insert(key.clone());
     }
 
     fn mark_users(&mut self, key: &Key) {
         let users: Vec<Key> = self.users.get(key).into_iter().flatten().cloned().collect();
-        self.dirty.extend(users);
+        self.wanted.extend(users);
     }
 
     fn mark_namespace_workloads(&mut self, namespace: &str) {
         let roots: Vec<Key> =
             self.works.keys().filter(|k| k.namespace == namespace && is_workload(k)).cloned().collect();
-        self.dirty.extend(roots);
+        self.wanted.extend(roots);
     }
 
     /// The objects that a root needs, as far as they exist, and remembers who needs what.
@@ -204,35 +211,37 @@ impl Index {
         };
         let root = Key::of_root(&work.spec.root);
         let id = (site, work.name_any());
-        if let Some(old) = self.works.get(&root).and_then(|works| works.get(&id)) {
-            if number_of(old.resource_version()) > number_of(work.resource_version()) {
+        let old = self.works.get(&root).and_then(|works| works.get(&id)).cloned();
+        let kept = Kept::new(work, old.as_deref());
+        if let Some(old) = &old {
+            if old.version > kept.version || (old.version == kept.version && old.is_as(&kept)) {
                 return;
             }
             // Whoever reports is alive. A site says which tie it holds before it renews the lease of such a workload, so a
             // hub that has just buried the Work learns here that it must not count on the site's silence.
-            if work.spec.lease.is_some() && old.status != work.status {
+            if kept.lease.is_some() && !old.reports_as(&kept) {
                 self.stirred.insert(id.0.clone());
             }
         }
         self.kinds.insert((root.api_version.clone(), root.kind.clone()));
-        self.count(&id.0, &root, &work);
+        self.count(&id.0, &root, &kept);
         self.root_of.insert(id.clone(), root.clone());
         let works = self.works.entry(root.clone()).or_default();
-        if works.insert(id.clone(), Arc::new(work)).is_none() {
+        if works.insert(id.clone(), Arc::new(kept)).is_none() {
             *self.at_site.entry(id.0).or_default() += 1;
         }
-        self.dirty.insert(root);
+        self.told.insert(root);
     }
 
-    fn count(&mut self, site: &str, root: &Key, work: &Work) {
+    fn count(&mut self, site: &str, root: &Key, work: &Kept) {
         let rooms = self.rooms.entry(site.to_owned()).or_default();
-        if work.spec.tombstone.is_some() || !is_workload(root) {
+        if work.tombstone.is_some() || !is_workload(root) {
             return rooms.forget(root);
         }
-        let assigned = work.spec.replicas.unwrap_or(1);
-        let status = work.status.as_ref();
-        let shown = status.map_or(0, |s| s.pods.values().filter(|p| !p.node.is_empty()).count() as i64);
-        if rooms.put(root, assigned, shown, || convert::asks(&work.spec.object)) {
+        let assigned = work.replicas.unwrap_or(1);
+        let shown = work.status.pods.values().filter(|p| !p.node.is_empty()).count() as i64;
+        let said = (work.uid.as_str(), work.generation);
+        if rooms.put(root, said, assigned, shown, || convert::asks(&work.spec().object)) {
             self.undated.insert(site.to_owned());
         }
     }
@@ -258,15 +267,15 @@ impl Index {
                 self.works.remove(&root);
             }
         }
-        self.dirty.insert(root);
+        self.wanted.insert(root);
     }
 
-    pub fn works_of(&self, root: &Key) -> impl Iterator<Item = (&String, &Arc<Work>)> {
+    pub fn works_of(&self, root: &Key) -> impl Iterator<Item = (&String, &Arc<Kept>)> {
         self.works.get(root).into_iter().flatten().map(|((site, _), work)| (site, work))
     }
 
     /// A Work as it was last seen.
-    pub fn work(&self, site: &str, name: &str) -> Option<Arc<Work>> {
+    pub fn work(&self, site: &str, name: &str) -> Option<Arc<Kept>> {
         let id = (site.to_owned(), name.to_owned());
         self.works.get(self.root_of.get(&id)?)?.get(&id).cloned()
     }
@@ -276,55 +285,58 @@ impl Index {
         self.at_site.get(site).copied().unwrap_or(0)
     }
 
-    /// A mirrored pod at the hub; its Work is in the mirror label.
-    pub fn put_mirror(&mut self, pod: Object) {
-        let Some(id) = mirror_id(&pod) else { return };
-        let name = text(&pod, "/metadata/name").to_owned();
+    /// A mirrored pod at the hub, of the Work that it names.
+    pub fn put_mirror(&mut self, id: &WorkId, pod: Arc<Mirror>) {
         let shown = self.mirrors.entry(id.clone()).or_default();
         // An answer to a write can be newer than what the watch shows next.
-        let same = |old: &Object| text(old, "/metadata/uid") == text(&pod, "/metadata/uid");
-        if shown.get(&name).is_some_and(|old| same(old) && version(old) >= version(&pod) && version(old) > 0)
-        {
+        let news = |old: &Arc<Mirror>| old.uid != pod.uid || old.version < pod.version || old.version == 0;
+        if !shown.pods.get(&pod.name).is_none_or(news) {
             return;
         }
-        shown.insert(name, pod);
-        self.mark_work(&id);
+        shown.pods.insert(pod.name.clone(), pod);
+        shown.right_for = None;
+        self.mark_work(id);
     }
 
     /// As [`Index::refresh_object`].
-    pub fn refresh_mirror(&mut self, pod: Object) {
-        let shown = mirror_id(&pod).and_then(|id| self.mirrors.get(&id));
-        if shown.is_some_and(|pods| pods.contains_key(text(&pod, "/metadata/name"))) {
-            self.put_mirror(pod);
+    pub fn refresh_mirror(&mut self, id: &WorkId, pod: Arc<Mirror>) {
+        if self.mirrors.get(id).is_some_and(|shown| shown.pods.contains_key(&pod.name)) {
+            self.put_mirror(id, pod);
         }
     }
 
-    pub fn drop_mirror(&mut self, pod: &Value) {
-        let Some(id) = mirror_id(pod) else { return };
-        if let Some(pods) = self.mirrors.get_mut(&id) {
-            pods.remove(text(pod, "/metadata/name"));
-            if pods.is_empty() {
-                self.mirrors.remove(&id);
+    pub fn drop_mirror(&mut self, id: &WorkId, name: &str) {
+        if let Some(shown) = self.mirrors.get_mut(id) {
+            shown.pods.remove(name);
+            shown.right_for = None;
+            if shown.pods.is_empty() {
+                self.mirrors.remove(id);
             }
         }
-        self.mark_work(&id);
+        self.mark_work(id);
     }
 
-    fn mark_work(&mut self, id: &(String, String)) {
-        let root = self.root_of.get(id).cloned();
-        self.dirty.extend(root);
+    fn mark_work(&mut self, id: &WorkId) {
+        self.told.extend(self.root_of.get(id).cloned());
     }
 
-    pub fn mirrors_of(&self, site: &str, work: &str) -> BTreeMap<String, Object> {
-        self.mirrors.get(&(site.to_owned(), work.to_owned())).cloned().unwrap_or_default()
+    pub fn mirrors_of(&self, id: &WorkId) -> Option<&Mirrors> {
+        self.mirrors.get(id)
+    }
+
+    /// Nothing is to be done about the mirrors of a Work while `shown` stays as it is.
+    pub fn mirrors_are_right(&mut self, id: &WorkId, shown: Shown) {
+        if let Some(mirrors) = self.mirrors.get_mut(id) {
+            mirrors.right_for = Some(shown);
+        }
     }
 
     /// Mirrors whose Work is gone.
-    pub fn orphaned_mirrors(&self) -> Vec<Object> {
+    pub fn orphaned_mirrors(&self) -> Vec<Arc<Mirror>> {
         self.mirrors
             .iter()
             .filter(|(id, _)| !self.root_of.contains_key(*id))
-            .flat_map(|(_, pods)| pods.values().cloned())
+            .flat_map(|(_, shown)| shown.pods.values().cloned())
             .collect()
     }
 
@@ -454,10 +466,7 @@ impl Index {
     fn mark_placed_from(&mut self, namespace: &str) {
         let reach = |key: &&Key| namespace == names::SYSTEM_NAMESPACE || key.namespace == namespace;
         let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).filter(reach).cloned().collect();
-        for key in &all {
-            self.resting.remove(key);
-        }
-        self.dirty.extend(all);
+        self.wanted.extend(all);
     }
 
     /// Replicas placed at each site that its reported capacity does not know yet, those of `but` left out.
@@ -471,16 +480,21 @@ impl Index {
     }
 }
 
-fn mirror_id(pod: &Value) -> Option<(String, String)> {
-    let site = text(pod, "/metadata/labels/tombolo.dev~1site");
-    let work = text(pod, "/metadata/labels/tombolo.dev~1mirror");
-    (!site.is_empty() && !work.is_empty()).then(|| (site.to_owned(), work.to_owned()))
+/// Whether two states of an object differ only in what is said of it.
+fn same_intent(old: &Value, new: &Value) -> bool {
+    let of = |field: &str| (old.pointer(field), new.pointer(field));
+    let same = |field: &str| {
+        let (old, new) = of(field);
+        old == new
+    };
+    let (generation, _) = of("/metadata/generation");
+    // Kinds without generations say what they want with all they have.
+    let spec = generation.is_some() && same("/metadata/generation");
+    spec && ["uid", "deletionTimestamp", "labels", "annotations", "ownerReferences"]
+        .iter()
+        .all(|field| same(&format!("/metadata/{field}")))
 }
 
 fn version(object: &Value) -> u64 {
     text(object, "/metadata/resourceVersion").parse().unwrap_or(0)
-}
-
-fn number_of(version: Option<String>) -> u64 {
-    version.and_then(|v| v.parse().ok()).unwrap_or(0)
 }

@@ -1,7 +1,7 @@
 //! The hub's controllers: register sites, place objects, propagate them, observe what comes back, fail over.
 //!
 //! ```text
-//!   watches ──> Index ──dirty root──> plan (choose, decide, render, merge status, mirror) ──> Actions ──> hub's API
+//!   watches ──> Index ──root to plan──> plan (choose, decide, render, merge status, mirror) ──> Actions ──> hub's API
 //!   tunnels ──heartbeats──> Leases ──> who is lost ──> decide again
 //! ```
 //!
@@ -29,6 +29,7 @@ mod import;
 mod index;
 mod install;
 mod intent;
+mod kept;
 mod lead;
 mod mirror;
 pub mod object;
@@ -46,6 +47,7 @@ mod stamp;
 mod standing;
 mod status;
 pub mod tokens;
+mod told;
 mod tunnels;
 mod watches;
 

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tombolo_api::{Tombstone, Work, WorkSpec, names};
+use tombolo_api::{Tombstone, WorkSpec, names};
 
 use crate::choose::{Choice, choose};
 use crate::compare::status_patch;
 use crate::decide::{Decided, PARTS_ANNOTATION, Share, decide};
 use crate::index::Index;
+use crate::kept::{Kept, Mirror, Shown};
 use crate::mirror::{mirror, mirror_name, mirror_status};
 use crate::object::{Key, Object, annotation, number, text, work_name};
 use crate::render::{PartShare, Target, render};
@@ -81,11 +82,25 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// Whether it only shows what sites said.
+    pub fn is_news(&self) -> bool {
+        matches!(
+            self,
+            Self::PatchStatus { .. }
+                | Self::CreatePod { .. }
+                | Self::PatchPod { .. }
+                | Self::DeletePod { .. }
+                | Self::Tell { .. }
+        )
+    }
+}
+
 /// What to do, and what to remember.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     pub actions: Vec<Action>,
-    pub decided: Option<Decided>,
+    pub decided: Option<Arc<Decided>>,
     /// Replicas changed their place.
     pub moved: bool,
     /// Look again later even if nothing changes.
@@ -95,7 +110,7 @@ pub struct Plan {
 pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     let mut plan = Plan::default();
     let root = index.objects.get(key).cloned().filter(|r| text(r, "/metadata/deletionTimestamp").is_empty());
-    let works: Vec<(String, Arc<Work>)> = index.works_of(key).map(|(s, w)| (s.clone(), w.clone())).collect();
+    let works: Vec<(String, Arc<Kept>)> = index.works_of(key).map(|(s, w)| (s.clone(), w.clone())).collect();
     settle_tombstones(index, &works, &mut plan);
     let controlled = |root: &Value| {
         root.pointer("/metadata/ownerReferences").is_some_and(|o| o.as_array().is_some_and(|a| !a.is_empty()))
@@ -151,33 +166,30 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
 }
 
 /// Tombstones that are done disappear; those of an earlier epoch are confirmed, or dropped when the hub was restored.
-fn settle_tombstones(index: &Index, works: &[(String, Arc<Work>)], plan: &mut Plan) {
+fn settle_tombstones(index: &Index, works: &[(String, Arc<Kept>)], plan: &mut Plan) {
     for (site, work) in works {
-        let (Some(tombstone), Some(name)) = (&work.spec.tombstone, &work.metadata.name) else { continue };
+        let Some(tombstone) = &work.tombstone else { continue };
         let done = work.condition("Removed").is_some_and(|c| c.status == "True")
-            && work
-                .status
-                .as_ref()
-                .is_some_and(|s| s.observed_generation >= work.metadata.generation.unwrap_or(0));
+            && work.status.observed_generation >= work.generation;
         let void = tombstone.epoch < index.hub.epoch && index.restored;
         if done || void || !index.sites.contains_key(site) {
-            let uid = work.metadata.uid.clone().unwrap_or_default();
-            plan.actions.push(Action::DeleteWork { site: site.clone(), name: name.clone(), uid });
+            let (name, uid) = (work.name.clone(), work.uid.clone());
+            plan.actions.push(Action::DeleteWork { site: site.clone(), name, uid });
         } else if tombstone.epoch < index.hub.epoch {
             plan.actions.push(entomb(index, site, work, &tombstone.reason, tombstone.keep));
         }
     }
 }
 
-fn bury(index: &Index, works: &[(String, Arc<Work>)], reason: &str, keep: bool, plan: &mut Plan) {
-    for (site, work) in works.iter().filter(|(_, w)| w.spec.tombstone.is_none()) {
+fn bury(index: &Index, works: &[(String, Arc<Kept>)], reason: &str, keep: bool, plan: &mut Plan) {
+    for (site, work) in works.iter().filter(|(_, w)| w.tombstone.is_none()) {
         plan.actions.push(entomb(index, site, work, reason, keep));
         plan.moved = true;
     }
 }
 
-fn entomb(index: &Index, site: &str, work: &Work, reason: &str, keep: bool) -> Action {
-    let mut spec = work.spec.clone();
+fn entomb(index: &Index, site: &str, work: &Kept, reason: &str, keep: bool) -> Action {
+    let mut spec = work.spec();
     spec.tombstone = Some(Tombstone {
         hub: index.hub.id.clone(),
         epoch: index.hub.epoch,
@@ -188,13 +200,8 @@ fn entomb(index: &Index, site: &str, work: &Work, reason: &str, keep: bool) -> A
     update(site, work, spec, Vec::new())
 }
 
-fn update(site: &str, work: &Work, spec: WorkSpec, parts: Vec<(String, i64)>) -> Action {
-    Action::UpdateWork {
-        site: site.to_owned(),
-        name: work.metadata.name.clone().unwrap_or_default(),
-        spec: Box::new(spec),
-        parts,
-    }
+fn update(site: &str, work: &Kept, spec: WorkSpec, parts: Vec<(String, i64)>) -> Action {
+    Action::UpdateWork { site: site.to_owned(), name: work.name.clone(), spec: Box::new(spec), parts }
 }
 
 #[allow(clippy::too_many_arguments)]
@@ -204,7 +211,7 @@ fn propagate(
     root: &Value,
     placement: &tombolo_api::PlacementSpec,
     decided: &Decided,
-    works: &[(String, Arc<Work>)],
+    works: &[(String, Arc<Kept>)],
     at: Moment<'_>,
     plan: &mut Plan,
     placed: &mut Result<String, (&'static str, String)>,
@@ -218,20 +225,20 @@ fn propagate(
         return;
     }
     let before = plan.actions.len();
-    let current = |w: &Work| w.metadata.name.as_deref() == Some(name.as_str());
+    let current = |w: &Kept| w.name == name;
     for (site, work) in works {
         let stays = current(work) && decided.sites.contains_key(site);
         // A lost site cannot be told now, and may still be wanted when it is back: then it keeps what it runs.
         // With at-most-once it must know before it runs anything again.
         let later = !placement.failover.at_most_once && index.silent(site, now).is_some();
-        if !stays && current(work) && work.spec.tombstone.is_none() && later {
-            if !has_left(work) {
-                let name = work.metadata.name.clone().unwrap_or_default();
+        if !stays && current(work) && work.tombstone.is_none() && later {
+            if !work.has_left() {
+                let name = work.name.clone();
                 let left = Some(at.text.to_owned());
                 plan.actions.push(Action::NoteLeft { site: site.clone(), name, left });
                 plan.moved = true;
             }
-        } else if !stays && work.spec.tombstone.is_none() {
+        } else if !stays && work.tombstone.is_none() {
             let reason =
                 if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
             plan.actions.push(entomb(index, site, work, reason, false));
@@ -253,13 +260,13 @@ fn propagate(
         hub.path = came.into_iter().chain([hub.id.clone()]).collect();
         hub
     };
-    let mine: BTreeMap<&String, &Arc<Work>> =
+    let mine: BTreeMap<&String, &Arc<Kept>> =
         works.iter().filter(|(_, w)| current(w)).map(|(s, w)| (s, w)).collect();
     for (site, share) in &decided.sites {
         let Some(state) = index.sites.get(site) else { continue };
         let existing = mine.get(site).copied();
         // A tombstone is carried out first; the Work is then made anew.
-        if existing.is_some_and(|w| w.spec.tombstone.is_some()) {
+        if existing.is_some_and(|w| w.tombstone.is_some()) {
             plan.unsettled = true;
             continue;
         }
@@ -281,8 +288,8 @@ fn propagate(
             }
         };
         let parts = parts_of(share);
-        if let Some(work) = existing.filter(|w| has_left(w) && index.silent(site, now).is_none()) {
-            let name = work.metadata.name.clone().unwrap_or_default();
+        if let Some(work) = existing.filter(|w| w.has_left() && index.silent(site, now).is_none()) {
+            let name = work.name.clone();
             plan.actions.push(Action::NoteLeft { site: site.clone(), name, left: None });
         }
         match existing {
@@ -292,10 +299,10 @@ fn propagate(
                 let (site, name) = (site.clone(), name.clone());
                 plan.actions.push(Action::CreateWork { site, name, spec: Box::new(spec), parts });
             }
-            Some(work) if same(&work.spec, &spec) => {}
-            Some(work) if held_back && spec.replicas > work.spec.replicas => plan.unsettled = true,
+            Some(work) if work.says(&spec) => {}
+            Some(work) if held_back && spec.replicas > work.replicas => plan.unsettled = true,
             Some(work) => {
-                plan.moved |= work.spec.replicas != spec.replicas;
+                plan.moved |= work.replicas != spec.replicas;
                 plan.actions.push(update(site, work, spec, parts));
             }
         }
@@ -313,11 +320,6 @@ struct Moment<'a> {
     text: &'a str,
 }
 
-/// Was the share of this Work placed elsewhere while its site was lost?
-pub fn has_left(work: &Work) -> bool {
-    work.metadata.annotations.as_ref().is_some_and(|a| a.contains_key(names::LEFT_ANNOTATION))
-}
-
 fn part_shares(share: &Share, site: &tombolo_api::Site) -> Vec<PartShare> {
     let offers = site.status.iter().flat_map(|s| &s.offers);
     let sites: BTreeMap<String, i64> = offers.map(|o| (crate::parts::name(o), o.sites)).collect();
@@ -333,41 +335,33 @@ fn parts_of(share: &Share) -> Vec<(String, i64)> {
     share.parts.iter().filter(|(part, _)| !part.is_empty()).cloned().collect()
 }
 
-/// The same intent; the epoch alone is no reason to send it again.
-fn same(old: &WorkSpec, new: &WorkSpec) -> bool {
-    let mut old = old.clone();
-    old.hub.epoch = new.hub.epoch;
-    old == *new
-}
-
 /// Could more run at `site` than the decision leaves it? Only what a site was told, and did, is certain; or that its
 /// lease ran out after it was told.
-fn may_still_run(index: &Index, site: &str, work: &Work, decided: &Decided, now: i64) -> bool {
-    let status = work.status.clone().unwrap_or_default();
-    let acted = status.observed_generation >= work.metadata.generation.unwrap_or(0);
+fn may_still_run(index: &Index, site: &str, work: &Kept, decided: &Decided, now: i64) -> bool {
+    let acted = work.status.observed_generation >= work.generation;
     if acted && work.condition("Removed").is_some_and(|c| c.status == "True") {
         return false;
     }
     let share = decided.sites.get(site);
     let allowed = share.map_or(0, |s| s.replicas.unwrap_or(1));
-    let told = if work.spec.tombstone.is_some() { 0 } else { work.spec.replicas.unwrap_or(1) };
+    let told = if work.tombstone.is_some() { 0 } else { work.replicas.unwrap_or(1) };
     if told > allowed {
         return true;
     }
-    let fenced = work.spec.lease.as_ref().is_some_and(|lease| {
+    let fenced = work.lease.as_ref().is_some_and(|lease| {
         index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + 5)
     });
     let running =
-        status.pods.values().filter(|p| !matches!(p.phase.as_str(), "Succeeded" | "Failed")).count();
+        work.status.pods.values().filter(|p| !matches!(p.phase.as_str(), "Succeeded" | "Failed")).count();
     let counted = share.is_some_and(|s| s.replicas.is_some());
     let too_many = counted && i64::try_from(running).unwrap_or(i64::MAX) > allowed;
-    !fenced && (work.spec.tombstone.is_some() || !acted || too_many)
+    !fenced && (work.tombstone.is_some() || !acted || too_many)
 }
 
 /// First ordinals of a divided StatefulSet: what a site has it keeps, so that no pod changes its name.
 fn ordinals(
     decided: &Decided,
-    works: &[(String, Arc<Work>)],
+    works: &[(String, Arc<Kept>)],
     name: &str,
     root: &Value,
 ) -> BTreeMap<String, i64> {
@@ -376,11 +370,8 @@ fn ordinals(
     let above = annotation(root, crate::render::PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).count();
     let block = 1000 / 10_i64.pow(u32::try_from(above.min(3)).unwrap_or(3));
     let mut starts: BTreeMap<String, i64> = BTreeMap::new();
-    for (site, work) in works
-        .iter()
-        .filter(|(s, w)| decided.sites.contains_key(s) && w.metadata.name.as_deref() == Some(name))
-    {
-        starts.insert(site.clone(), number(&work.spec.object, "/spec/ordinals/start"));
+    for (site, work) in works.iter().filter(|(s, w)| decided.sites.contains_key(s) && w.name == name) {
+        starts.insert(site.clone(), number(&work.spec().object, "/spec/ordinals/start"));
     }
     let used: BTreeSet<i64> = starts.values().copied().collect();
     let mut free = (0..).map(|n| from + n * block).filter(|start| !used.contains(start));
@@ -398,24 +389,26 @@ fn observe(
     index: &Index,
     key: &Key,
     root: &Value,
-    works: &[(String, Arc<Work>)],
+    works: &[(String, Arc<Kept>)],
     placed: &Result<String, (&'static str, String)>,
     now: i64,
     now_text: &str,
     plan: &mut Plan,
 ) {
     let uid = text(root, "/metadata/uid");
-    let speaks = |(site, w): &&(String, Arc<Work>)| {
-        let left = has_left(w) && index.silent(site, now).is_some();
-        w.spec.root.uid == uid && w.spec.tombstone.is_none() && !left
+    let speaks = |(site, w): &&(String, Arc<Kept>)| {
+        let left = w.has_left() && index.silent(site, now).is_some();
+        w.root.uid == uid && w.tombstone.is_none() && !left
     };
     let alive = || works.iter().filter(speaks);
     let words: Vec<Word> = alive()
         .map(|(site, work)| Word {
             site: site.clone(),
-            status: work.status.clone().unwrap_or_default(),
+            object: work.object(),
+            root_generation: work.status.root_generation,
+            site_generation: work.status.site_generation,
             silent: index.silent_since(site, now),
-            sent: work.spec.root.generation,
+            sent: work.root.generation,
         })
         .collect();
     let mut status = if words.is_empty() { None } else { status::merge(root, &words, now_text) };
@@ -460,10 +453,10 @@ fn observe(
 
 /// Pods of the sites as pods of the hub.
 fn mirrors(
-    index: &Index,
+    index: &mut Index,
     key: &Key,
     root: Option<&Object>,
-    works: &[(String, Arc<Work>)],
+    works: &[(String, Arc<Kept>)],
     now: i64,
     plan: &mut Plan,
 ) {
@@ -471,28 +464,36 @@ fn mirrors(
     if key.kind == "Pod" {
         return;
     }
+    let generation = root.map_or(-1, |root| number(root, "/metadata/generation"));
     for (site, work) in works {
-        let name = work.metadata.name.clone().unwrap_or_default();
-        let mut shown = index.mirrors_of(site, &name);
+        let id = (site.clone(), work.name.clone());
         let silent = index.silent_since(site, now);
-        let reported = work.status.as_ref().map(|s| &s.pods);
-        for (pod, summary) in reported.into_iter().flatten() {
-            let object = root.map_or(&work.spec.object, |r| r);
-            let status = mirror_status(summary, &images(object, &key.kind), silent.as_deref());
+        let seen = Shown { work: work.version, root: generation, silent };
+        let shown = index.mirrors_of(&id);
+        if shown.is_some_and(|shown| shown.right_for.as_ref() == Some(&seen)) {
+            continue;
+        }
+        let mut shown = shown.map(|shown| shown.pods.clone()).unwrap_or_default();
+        let before = plan.actions.len();
+        let spec =
+            if root.is_none() && !work.status.pods.is_empty() { work.spec() } else { WorkSpec::default() };
+        let object = root.map_or(&spec.object, |root| root);
+        let images = images(object, &key.kind);
+        for (pod, summary) in &work.status.pods {
+            let status = mirror_status(summary, &images, seen.silent.as_deref());
             match shown.remove(&mirror_name(pod, site)) {
                 // Reports may overtake each other: one without containers is only a part, and a pod's spec cannot change.
                 None if summary.leaving || summary.containers.is_empty() => {}
                 None => {
-                    let pod = mirror(object, site, &name, pod, summary);
+                    let pod = mirror(object, site, &work.name, pod, summary);
                     plan.actions.push(Action::CreatePod { pod, status });
                 }
-                Some(there) if !text(&there, "/metadata/deletionTimestamp").is_empty() => {
+                Some(there) if there.leaving => {
                     let (site, namespace) = (site.clone(), key.namespace.clone());
                     plan.actions.push(Action::DeleteAtSite { site, namespace, pod: pod.clone() });
                 }
                 Some(there) => {
-                    let before = there.get("status").cloned().unwrap_or_else(|| json!({}));
-                    if let Some(patch) = status_patch(&before, &status) {
+                    if let Some(patch) = status_patch(&there.status(), &status) {
                         let name = mirror_name(pod, site);
                         let patch = json!({ "status": patch });
                         plan.actions.push(Action::PatchPod { namespace: key.namespace.clone(), name, patch });
@@ -500,18 +501,15 @@ fn mirrors(
                 }
             }
         }
-        for there in shown.values() {
-            plan.actions.push(remove_mirror(there));
+        plan.actions.extend(shown.values().map(|there| remove_mirror(there)));
+        if plan.actions.len() == before {
+            index.mirrors_are_right(&id, seen);
         }
     }
 }
 
-pub fn remove_mirror(pod: &Value) -> Action {
-    Action::DeletePod {
-        namespace: text(pod, "/metadata/namespace").to_owned(),
-        name: text(pod, "/metadata/name").to_owned(),
-        uid: text(pod, "/metadata/uid").to_owned(),
-    }
+pub fn remove_mirror(pod: &Mirror) -> Action {
+    Action::DeletePod { namespace: pod.namespace.clone(), name: pod.name.clone(), uid: pod.uid.clone() }
 }
 
 fn images(object: &Value, kind: &str) -> BTreeMap<String, String> {

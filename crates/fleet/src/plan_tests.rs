@@ -1,7 +1,8 @@
 use super::*;
+use crate::kept::work_of_mirror;
 use proptest::prelude::*;
 use tombolo_api::{
-    Condition, HubRef, NodeShape, Placement, PlacementSpec, PodSummary, Site, SiteSpec, SiteStatus,
+    Condition, HubRef, NodeShape, Placement, PlacementSpec, PodSummary, Site, SiteSpec, SiteStatus, Work,
 };
 
 const NOW: i64 = 1_800_000_000;
@@ -47,14 +48,25 @@ fn fleet(sites: &[&str], spec: PlacementSpec) -> Index {
     index
 }
 
+/// The Work as the API would give it.
+fn whole((site, kept): (&String, &Arc<Kept>)) -> Work {
+    let mut work = Work::new(&kept.name, kept.spec());
+    work.metadata.namespace = Some(names::site_namespace(site));
+    work.metadata.uid = Some(kept.uid.clone());
+    work.metadata.generation = Some(kept.generation);
+    work.metadata.resource_version = Some(kept.version.to_string());
+    work.metadata.annotations = Some(kept.annotations.clone());
+    work.status = Some(tombolo_api::WorkStatus { object: kept.object(), ..kept.status.clone() });
+    work
+}
+
 fn the_work(index: &Index, site: &str, name: &str) -> Option<Work> {
-    let named = |w: &Work| w.metadata.name.as_deref() == Some(name);
-    index.works_of(&key()).find(|(s, w)| *s == site && named(w)).map(|(_, w)| (**w).clone())
+    index.works_of(&key()).find(|(s, w)| *s == site && w.name == name).map(whole)
 }
 
 /// Every site runs what it was given, and says so.
 fn all_run(index: &mut Index) {
-    let works: Vec<Work> = index.works_of(&key()).map(|(_, w)| (**w).clone()).collect();
+    let works: Vec<Work> = index.works_of(&key()).map(whole).collect();
     for mut work in works {
         let replicas = work.spec.replicas.unwrap_or(0);
         let pod = PodSummary { phase: "Running".into(), node: "n".into(), ready: true, ..Default::default() };
@@ -127,13 +139,12 @@ fn about_works(actions: &[Action]) -> usize {
 
 fn shares(index: &Index) -> BTreeMap<String, i64> {
     let key = key();
-    let alive = index.works_of(&key).filter(|(_, w)| w.spec.tombstone.is_none() && !has_left(w));
-    alive.map(|(site, w)| (site.clone(), w.spec.replicas.unwrap_or(0))).collect()
+    let alive = index.works_of(&key).filter(|(_, w)| w.tombstone.is_none() && !w.has_left());
+    alive.map(|(site, w)| (site.clone(), w.replicas.unwrap_or(0))).collect()
 }
 
 fn removed(index: &mut Index, site: &str) {
-    let mut work =
-        index.works_of(&key()).find(|(s, _)| *s == site).map(|(_, w)| (**w).clone()).expect("a Work");
+    let mut work = index.works_of(&key()).find(|(s, _)| *s == site).map(whole).expect("a Work");
     let mut status = work.status.clone().unwrap_or_default();
     status.observed_generation = work.metadata.generation.unwrap_or(0);
     status.conditions =
@@ -151,7 +162,7 @@ fn a_deleted_root_leaves_its_sites_by_tombstone_and_its_works_go_when_that_is_do
     index.drop_object(&key());
     step(&mut index, NOW);
     let tombstone =
-        index.works_of(&key()).next().and_then(|(_, w)| w.spec.tombstone.clone()).expect("a tombstone");
+        index.works_of(&key()).next().and_then(|(_, w)| w.tombstone.clone()).expect("a tombstone");
     assert_eq!((tombstone.hub.as_str(), tombstone.epoch, tombstone.keep), ("hub", 5, false));
     assert_eq!(about_works(&step(&mut index, NOW)), 0, "it waits for the site");
     removed(&mut index, "a");
@@ -170,7 +181,7 @@ fn a_restored_hub_drops_tombstones_of_before_and_a_restarted_one_confirms_them()
         index.hub.epoch = 6;
         index.restored = restored;
         step(&mut index, NOW);
-        let left = index.works_of(&key()).next().and_then(|(_, w)| w.spec.tombstone.clone());
+        let left = index.works_of(&key()).next().and_then(|(_, w)| w.tombstone.clone());
         assert_eq!(left.map(|t| t.epoch), (!restored).then_some(6));
     }
 }
@@ -388,7 +399,7 @@ fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
     step(&mut index, NOW + 60);
     assert_eq!(shares(&index), BTreeMap::new());
     // The answer to the tombstone has in it that the site is back and holds the workload under a new tie.
-    let mut work = index.works_of(&key()).map(|(_, w)| (**w).clone()).next().expect("the buried Work");
+    let mut work = index.works_of(&key()).map(whole).next().expect("the buried Work");
     work.status.get_or_insert_default().tie = Some("new".into());
     work.metadata.resource_version = Some("100".into());
     index.put_work(work);
@@ -459,7 +470,7 @@ fn a_given_back_object_stays_at_its_site() {
     object["metadata"]["annotations"] = json!({names::GIVE_BACK_ANNOTATION: "true"});
     index.put_object(key(), Arc::new(object));
     step(&mut index, NOW);
-    assert!(index.works_of(&key()).all(|(_, w)| w.spec.tombstone.as_ref().is_some_and(|t| t.keep)));
+    assert!(index.works_of(&key()).all(|(_, w)| w.tombstone.as_ref().is_some_and(|t| t.keep)));
 }
 
 #[test]
@@ -467,7 +478,7 @@ fn pods_are_shown_once_and_disappear_with_their_report() {
     let mut index = fleet(&["a"], PlacementSpec::default());
     index.put_object(key(), deployment(1, 1));
     step(&mut index, NOW);
-    let mut work = index.works_of(&key()).next().map(|(_, w)| (**w).clone()).expect("a Work");
+    let mut work = index.works_of(&key()).next().map(whole).expect("a Work");
     let pod = PodSummary {
         phase: "Running".into(),
         containers: vec!["c".into()],
@@ -485,7 +496,7 @@ fn pods_are_shown_once_and_disappear_with_their_report() {
     let (mut pod, status) = created.expect("a mirror");
     assert_eq!(text(&pod, "/metadata/name"), "web-1.a");
     pod["status"] = status;
-    index.put_mirror(Arc::new(pod));
+    index.put_mirror(&work_of_mirror(&pod).expect("its Work"), Arc::new(Mirror::new(&pod)));
     let quiet = step(&mut index, NOW);
     assert!(
         !quiet.iter().any(|a| matches!(a, Action::CreatePod { .. } | Action::PatchPod { .. })),
@@ -513,7 +524,7 @@ proptest! {
             index.put_object(key(), deployment(replicas, n as i64 + 1));
             step(&mut index, NOW);
             // A Work that was taken away is confirmed by its site, so that it can come again.
-            let leaving: Vec<String> = index.works_of(&key()).filter(|(_, w)| w.spec.tombstone.is_some()).map(|(s, _)| s.clone()).collect();
+            let leaving: Vec<String> = index.works_of(&key()).filter(|(_, w)| w.tombstone.is_some()).map(|(s, _)| s.clone()).collect();
             for site in leaving {
                 removed(&mut index, &site);
             }
@@ -531,15 +542,17 @@ fn what_the_watch_shows_late_does_not_undo_the_answer_to_a_write() {
     let pod = |uid: &str, version: u64, phase: &str| {
         let labels = json!({names::SITE_LABEL: "a", names::MIRROR_LABEL: "w"});
         let metadata = json!({"name": "p.a", "namespace": "shop", "uid": uid, "resourceVersion": version.to_string(), "labels": labels});
-        Arc::new(json!({"metadata": metadata, "status": {"phase": phase}}))
+        Arc::new(Mirror::new(&json!({"metadata": metadata, "status": {"phase": phase}})))
     };
-    let phase = |index: &Index| index.mirrors_of("a", "w")["p.a"]["status"]["phase"].clone();
-    index.refresh_mirror(pod("1", 4, "Pending"));
-    assert!(index.mirrors_of("a", "w").is_empty(), "an answer does not bring back what the watch saw go");
-    index.put_mirror(pod("1", 5, "Pending"));
-    index.refresh_mirror(pod("1", 7, "Running"));
-    index.put_mirror(pod("1", 6, "Pending"));
+    let work = ("a".to_owned(), "w".to_owned());
+    let phase =
+        |index: &Index| index.mirrors_of(&work).expect("mirrors").pods["p.a"].status()["phase"].clone();
+    index.refresh_mirror(&work, pod("1", 4, "Pending"));
+    assert!(index.mirrors_of(&work).is_none(), "an answer does not bring back what the watch saw go");
+    index.put_mirror(&work, pod("1", 5, "Pending"));
+    index.refresh_mirror(&work, pod("1", 7, "Running"));
+    index.put_mirror(&work, pod("1", 6, "Pending"));
     assert_eq!(phase(&index), "Running");
-    index.put_mirror(pod("2", 6, "Pending"));
+    index.put_mirror(&work, pod("2", 6, "Pending"));
     assert_eq!(phase(&index), "Pending", "another pod of the same name");
 }

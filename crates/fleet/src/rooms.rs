@@ -21,6 +21,8 @@ pub struct Rooms {
 }
 
 struct Room {
+    /// Uid and generation of the Work that `each` is of.
+    said: (String, i64),
     each: Resources,
     assigned: i64,
     /// Pods with a node, by the Work's status.
@@ -40,11 +42,20 @@ impl Room {
 impl Rooms {
     /// What a Work says; the answer is whether [`Rooms::date`] must be told the time. What was there before this hub looked
     /// is in the capacity already.
-    pub fn put(&mut self, root: &Key, assigned: i64, shown: i64, each: impl FnOnce() -> Resources) -> bool {
+    pub fn put(
+        &mut self,
+        root: &Key,
+        said: (&str, i64),
+        assigned: i64,
+        shown: i64,
+        each: impl FnOnce() -> Resources,
+    ) -> bool {
         match self.roots.get_mut(root) {
             Some(room) => {
                 room.assigned = assigned;
-                room.each = each();
+                if (room.said.0.as_str(), room.said.1) != said {
+                    (room.said, room.each) = ((said.0.to_owned(), said.1), each());
+                }
                 if room.shown != shown {
                     room.shown = shown;
                     room.since = None;
@@ -52,7 +63,8 @@ impl Rooms {
                 }
             }
             None => {
-                let room = Room { each: each(), assigned, shown, counted: shown, since: None };
+                let said = (said.0.to_owned(), said.1);
+                let room = Room { said, each: each(), assigned, shown, counted: shown, since: None };
                 self.roots.insert(root.clone(), room);
             }
         }
@@ -100,9 +112,9 @@ mod tests {
         let (web, other) = (Key::new("apps/v1", "Deployment", "d", "web"), Key::new("", "", "", ""));
         let each = || Resources::replica(1000, 0);
         let mut rooms = Rooms::default();
-        rooms.put(&web, 2, 0, each);
+        rooms.put(&web, ("w", 1), 2, 0, each);
         assert_eq!(rooms.on_their_way(&other, 0), [(each(), 2)]);
-        rooms.put(&web, 2, 2, each);
+        rooms.put(&web, ("w", 1), 2, 2, each);
         rooms.date(10);
         assert_eq!(rooms.counted(&web, 11), 0, "the room is of before");
         assert_eq!(rooms.on_their_way(&other, 11), [(each(), 2)]);
@@ -110,7 +122,7 @@ mod tests {
         assert_eq!(rooms.counted(&web, 11), 2);
         assert_eq!(rooms.on_their_way(&other, 11), []);
         // A pod that is gone still takes its room until the site says otherwise.
-        rooms.put(&web, 2, 1, each);
+        rooms.put(&web, ("w", 1), 2, 1, each);
         rooms.date(20);
         assert_eq!(rooms.counted(&web, 21), 2);
         assert_eq!(rooms.counted(&web, 25), 1, "its report came before");

@@ -21,6 +21,7 @@ use crate::identity::{self, Identity};
 use crate::index::Index;
 use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
+use crate::told::Told;
 use crate::tunnels::Admission;
 use crate::watches::Known;
 use crate::{clock, import, install, lead, register, sites, standing};
@@ -33,10 +34,6 @@ const FAREWELL: i64 = 60;
 const STANDING: i64 = 3;
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
-/// A root whose plan takes long rests for so many times that long, unless it or its placement changes, and all such roots
-/// together get a third of the time: a root on a thousand sites must not keep the hub busy with each of the thousand answers.
-const REST: u32 = 4;
-const TAKES_LONG: Duration = Duration::from_millis(20);
 /// Sites that are brought up to date at once.
 const SHOWS: usize = 16;
 
@@ -186,9 +183,16 @@ fn watch_kinds(
     wanted.extend(known.index.lock().kinds.iter().cloned());
     for kind in wanted {
         if watched.insert(kind.clone()) {
-            spawn(term, known.clone().follow_objects(config.client.clone(), kind.0, kind.1));
+            spawn(term, known.clone().follow_objects(config.client_for(&kind.1).clone(), kind.0, kind.1));
         }
     }
+}
+
+/// What was done about a root. `wanted`: for something else that was wanted of it, not for what was told of it.
+struct Acted {
+    key: Key,
+    wanted: bool,
+    well: bool,
 }
 
 /// The loop: plan for what changed, act, look at the clock.
@@ -198,24 +202,34 @@ async fn steer(
     term: CancellationToken,
     mut watched: HashSet<(String, String)>,
 ) {
-    let mut acting: JoinSet<(Key, bool)> = JoinSet::new();
+    let mut acting: JoinSet<Acted> = JoinSet::new();
+    let mut placing = 0;
     let mut active: HashSet<Key> = HashSet::new();
     let mut again: HashSet<Key> = HashSet::new();
     let mut failures: HashMap<Key, u32> = HashMap::new();
     let mut lost: BTreeMap<String, bool> = BTreeMap::new();
     let shown: Arc<Shown> = Arc::default();
-    // Roots that are marked again when they have rested, and until when no such root is planned.
-    let mut asleep: HashSet<Key> = HashSet::new();
-    let mut quiet_until = Instant::now();
+    let mut told = Told::default();
     let mut clock = tokio::time::interval(Duration::from_secs(1));
     clock.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut ties = config.tunnels.changes();
     loop {
+        let now = Instant::now();
+        for key in known.index.lock().take_told() {
+            told.add(key, now);
+        }
         let room = AT_ONCE.saturating_sub(acting.len());
-        let dirty = if room > 0 { known.index.lock().take_dirty(256) } else { Vec::new() };
-        for key in dirty {
+        let wanted = if room > 0 { known.index.lock().take_wanted(256) } else { Vec::new() };
+        let busy = !wanted.is_empty() || placing > 0;
+        let due = if room > 0 { told.due(now, busy) } else { Vec::new() };
+        let wanted = wanted.into_iter().map(|key| (key, true));
+        for (key, wanted) in wanted.chain(due.into_iter().map(|key| (key, false))) {
             if active.contains(&key) {
-                again.insert(key);
+                if wanted {
+                    again.insert(key);
+                } else {
+                    told.add(key, now);
+                }
                 continue;
             }
             // Absence means something only where everything is known.
@@ -223,32 +237,18 @@ async fn steer(
                 continue;
             }
             let began = Instant::now();
-            let rest = known.index.lock().resting.get(&key).map(|until| (*until).max(quiet_until));
-            if let Some(wait) =
-                rest.and_then(|until| until.checked_duration_since(began)).filter(|w| !w.is_zero())
-            {
-                if asleep.insert(key.clone()) {
-                    let known = known.clone();
-                    spawn(&term, async move {
-                        tokio::time::sleep(wait).await;
-                        known.index.lock().mark(&key);
-                        known.changed.notify_one();
-                    });
+            let mut actions = think(&known, &key);
+            told.planned(&key, began.elapsed(), Instant::now());
+            if wanted {
+                let before = actions.len();
+                actions.retain(|action| !action.is_news());
+                if actions.len() < before {
+                    told.add(key.clone(), now);
                 }
-                continue;
-            }
-            asleep.remove(&key);
-            let actions = think(&known, &key);
-            let took = began.elapsed();
-            if took > TAKES_LONG {
-                let now = Instant::now();
-                known.index.lock().resting.insert(key.clone(), now + took * REST);
-                quiet_until = now + took * 2;
-            } else {
-                known.index.lock().resting.remove(&key);
             }
             if !actions.is_empty() {
                 active.insert(key.clone());
+                placing += usize::from(wanted);
                 let (config, known) = (config.clone(), known.clone());
                 acting.spawn(async move {
                     let mut well = true;
@@ -259,7 +259,7 @@ async fn steer(
                             well = false;
                         }
                     }
-                    (key, well)
+                    Acted { key, wanted, well }
                 });
             }
         }
@@ -268,14 +268,16 @@ async fn steer(
             let config = config.clone();
             spawn(&term, async move { delete_at_site(&config, &site, &namespace, &pod).await });
         }
-        if known.index.lock().has_dirty() && acting.len() < AT_ONCE {
+        if known.index.lock().wants_any() && acting.len() < AT_ONCE {
             continue;
         }
+        let next = told.next(placing > 0).filter(|_| acting.len() < AT_ONCE);
         tokio::select! {
             () = known.changed.notified() => watch_kinds(&config, &known, &term, &mut watched),
             Some(done) = acting.join_next(), if !acting.is_empty() => {
-                let Ok((key, well)) = done else { continue };
+                let Ok(Acted { key, wanted, well }) = done else { continue };
                 active.remove(&key);
+                placing -= usize::from(wanted);
                 if !well {
                     // Try again, later each time.
                     let count = failures.entry(key.clone()).or_default();
@@ -294,6 +296,7 @@ async fn steer(
                     known.index.lock().mark(&key);
                 }
             }
+            () = tokio::time::sleep_until(next.unwrap_or(now).into()), if next.is_some() => {}
             _ = ties.changed() => clock.reset_after(GATHER),
             _ = clock.tick() => look(&config, &known, &mut lost, &shown, &term).await,
         }

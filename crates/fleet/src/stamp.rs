@@ -7,10 +7,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use serde_json::Value;
-use tombolo_api::{PlacementSpec, Work};
+use tombolo_api::PlacementSpec;
 
 use crate::decide::Decided;
 use crate::index::Index;
+use crate::kept::Kept;
 use crate::object::{Object, text};
 
 /// `None` where more than these decide: lost sites, hubs below, workloads that may run at most once.
@@ -20,7 +21,7 @@ pub fn stamp(
     needs: &[Object],
     placement: &PlacementSpec,
     decided: &Decided,
-    works: &[(String, Arc<Work>)],
+    works: &[(String, Arc<Kept>)],
     now: i64,
 ) -> Option<u64> {
     if placement.failover.at_most_once || decided.unsettled {
@@ -54,11 +55,11 @@ pub fn stamp(
         (site, share.replicas, &share.parts).hash(&mut hasher);
     }
     for (site, work) in works {
-        if index.silent(site, now).is_some() || work.spec.tombstone.is_some() {
+        if index.silent(site, now).is_some() || work.tombstone.is_some() {
             return None;
         }
-        (site, &work.metadata.name, &work.metadata.uid, work.metadata.generation).hash(&mut hasher);
-        work.metadata.annotations.hash(&mut hasher);
+        (site, &work.name, &work.uid, work.generation).hash(&mut hasher);
+        work.annotations.hash(&mut hasher);
     }
     Some(hasher.finish())
 }

@@ -8,7 +8,6 @@
 //! - A kind that runs as one, at one site, has that site's status.
 
 use serde_json::{Map, Value, json};
-use tombolo_api::WorkStatus;
 
 use crate::object::{number, text};
 
@@ -16,7 +15,11 @@ use crate::object::{number, text};
 #[derive(Clone, Debug, Default)]
 pub struct Word {
     pub site: String,
-    pub status: WorkStatus,
+    /// Status of the object there.
+    pub object: Option<Value>,
+    /// The hub's generation that is applied there, and the generation that makes there.
+    pub root_generation: i64,
+    pub site_generation: i64,
     /// Since when it was not heard, if that is too long.
     pub silent: Option<String>,
     /// The hub's generation that was sent there.
@@ -64,7 +67,7 @@ const GOOD: [&str; 8] = [
 pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
     let kind = text(root, "/kind");
     let generation = number(root, "/metadata/generation");
-    let spoken: Vec<&Word> = words.iter().filter(|w| w.status.object.is_some()).collect();
+    let spoken: Vec<&Word> = words.iter().filter(|w| w.object.is_some()).collect();
     if spoken.is_empty() && counts(kind).is_none() {
         return None;
     }
@@ -95,7 +98,7 @@ pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
 
 fn single(spoken: &[&Word]) -> Option<Map<String, Value>> {
     let first = spoken.iter().find(|w| w.silent.is_none()).or(spoken.first())?;
-    let mut status = first.status.object.clone()?.as_object().cloned()?;
+    let mut status = first.object.clone()?.as_object().cloned()?;
     status.remove("uncountedTerminatedPods");
     Some(status)
 }
@@ -105,7 +108,7 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
     let none = json!({});
     let sum = |field: &str, silent_too: bool| -> i64 {
         let heard = words.iter().filter(|w| silent_too || w.silent.is_none());
-        heard.map(|w| number(w.status.object.as_ref().unwrap_or(&none), &format!("/{field}"))).sum()
+        heard.map(|w| number(w.object.as_ref().unwrap_or(&none), &format!("/{field}"))).sum()
     };
     for field in exist {
         status.insert((*field).into(), json!(sum(field, true)));
@@ -132,7 +135,7 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
             let times = |field: &str| {
                 let mut all: Vec<String> = words
                     .iter()
-                    .filter_map(|w| Some(w.status.object.as_ref()?.get(field)?.as_str()?.to_owned()))
+                    .filter_map(|w| Some(w.object.as_ref()?.get(field)?.as_str()?.to_owned()))
                     .collect();
                 all.sort();
                 all
@@ -158,9 +161,9 @@ fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str
 /// Sites count revisions each for itself. What `kubectl rollout` needs is whether current and updated are the same.
 fn revisions(status: &mut Map<String, Value>, words: &[Word]) {
     let revision = |w: &Word, field: &str| {
-        w.status.object.as_ref().map(|o| text(o, &format!("/{field}")).to_owned()).unwrap_or_default()
+        w.object.as_ref().map(|o| text(o, &format!("/{field}")).to_owned()).unwrap_or_default()
     };
-    let Some(first) = words.iter().find(|w| w.status.object.is_some()) else { return };
+    let Some(first) = words.iter().find(|w| w.object.is_some()) else { return };
     let updated = revision(first, "updateRevision");
     if updated.is_empty() {
         return;
@@ -174,12 +177,12 @@ fn revisions(status: &mut Map<String, Value>, words: &[Word]) {
 /// The hub's generation that every site has applied and observed.
 fn observed(words: &[Word], generation: i64) -> i64 {
     let one = |word: &Word| {
-        let own = word.status.object.as_ref().map_or(0, |o| number(o, "/observedGeneration"));
-        let seen = own >= word.status.site_generation && word.status.site_generation > 0;
+        let own = word.object.as_ref().map_or(0, |o| number(o, "/observedGeneration"));
+        let seen = own >= word.site_generation && word.site_generation > 0;
         if word.silent.is_none() && word.sent == generation && seen {
-            word.status.root_generation
+            word.root_generation
         } else {
-            word.status.root_generation.min(generation - 1)
+            word.root_generation.min(generation - 1)
         }
     };
     if words.is_empty() { 0 } else { words.iter().map(one).min().unwrap_or(0).min(generation) }
@@ -188,7 +191,7 @@ fn observed(words: &[Word], generation: i64) -> i64 {
 fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
     let mut kinds: Vec<String> = Vec::new();
     let of = |word: &Word| {
-        word.status.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
+        word.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
     };
     for word in words {
         for condition in of(word) {

@@ -11,16 +11,13 @@ fn word(site: &str, generation: i64, replicas: i64, ready: i64) -> Word {
         site: site.into(),
         silent: None,
         sent: generation,
-        status: WorkStatus {
-            root_generation: generation,
-            site_generation: 7,
-            object: Some(
-                json!({"observedGeneration": 7, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": ready,
+        root_generation: generation,
+        site_generation: 7,
+        object: Some(
+            json!({"observedGeneration": 7, "replicas": replicas, "updatedReplicas": replicas, "readyReplicas": ready,
                 "availableReplicas": ready, "conditions": [{"type": "Available", "status": available, "reason": "R", "message": format!("{ready} of {replicas}"),
                 "lastTransitionTime": "t", "lastUpdateTime": "t"}]}),
-            ),
-            ..Default::default()
-        },
+        ),
     }
 }
 
@@ -47,9 +44,9 @@ fn a_generation_is_observed_only_when_every_site_has_it() {
         merge(&root(3, 4), &[word("a", 3, 2, 2), behind.clone()], "now").expect("heard")["observedGeneration"],
         2
     );
-    behind.status.root_generation = 3;
+    behind.root_generation = 3;
     behind.sent = 3;
-    behind.status.site_generation = 8;
+    behind.site_generation = 8;
     assert_eq!(
         merge(&root(3, 4), &[word("a", 3, 2, 2), behind], "now").expect("heard")["observedGeneration"],
         2,
@@ -85,10 +82,7 @@ fn a_condition_that_stays_keeps_its_time() {
 fn a_rolling_stateful_set_at_one_site_is_rolling_at_the_hub() {
     let root = json!({"kind": "StatefulSet", "metadata": {"generation": 1}});
     let at = |current: &str| Word {
-        status: WorkStatus {
-            object: Some(json!({"replicas": 1, "currentRevision": current, "updateRevision": "w-2"})),
-            ..Default::default()
-        },
+        object: Some(json!({"replicas": 1, "currentRevision": current, "updateRevision": "w-2"})),
         ..Default::default()
     };
     let done = merge(&root, &[at("w-2"), at("w-2")], "now").expect("heard");
@@ -100,10 +94,7 @@ fn a_rolling_stateful_set_at_one_site_is_rolling_at_the_hub() {
 #[test]
 fn a_custom_resource_at_one_site_has_that_site_s_status() {
     let root = json!({"kind": "Postgres", "metadata": {"generation": 1}});
-    let word = Word {
-        status: WorkStatus { object: Some(json!({"phase": "Up"})), ..Default::default() },
-        ..Default::default()
-    };
+    let word = Word { object: Some(json!({"phase": "Up"})), ..Default::default() };
     assert_eq!(merge(&root, &[word], "now"), Some(json!({"phase": "Up"})));
     assert_eq!(merge(&root, &[Word::default()], "now"), None);
 }

@@ -1,6 +1,6 @@
 //! Watches at the hub's API that feed the index.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -15,8 +15,9 @@ use serde_json::Value;
 use tokio::sync::{Notify, watch as signal};
 use tombolo_api::names;
 
-use crate::index::Index;
-use crate::object::Key;
+use crate::index::{Index, WorkId};
+use crate::kept::{Mirror, work_of_mirror};
+use crate::object::{Key, text};
 
 /// The index with its bell.
 pub struct Known {
@@ -72,7 +73,7 @@ impl Known {
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     {
         let mut events = Box::pin(watch(api, config).default_backoff());
-        let mut held: std::collections::HashMap<String, K> = Default::default();
+        let mut held: HashMap<String, K> = HashMap::new();
         let mut listed: HashSet<String> = HashSet::new();
         let id = |object: &K| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
         let trimmed = |object: &K| {
@@ -180,35 +181,34 @@ impl Known {
         let api: Api<DynamicObject> = Api::all_with(client, &resource);
         let config = watcher::Config::default().labels(names::MIRROR_LABEL).page_size(500);
         let mut events = Box::pin(watch(api, config).default_backoff());
-        let mut held: std::collections::HashMap<String, Arc<Value>> = Default::default();
+        let mut held: HashMap<String, (WorkId, Arc<Mirror>)> = HashMap::new();
         let mut listed: HashSet<String> = HashSet::new();
         let id = |o: &DynamicObject| format!("{}/{}", o.namespace().unwrap_or_default(), o.name_any());
+        let put = |held: &mut HashMap<_, _>, name: String, pod: DynamicObject| {
+            let pod = as_json(pod, "v1", "Pod");
+            let Some(work) = work_of_mirror(&pod) else { return };
+            let pod = Arc::new(Mirror::new(&pod));
+            self.index.lock().put_mirror(&work, pod.clone());
+            held.insert(name, (work, pod));
+        };
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(pod)) => {
-                    let name = id(&pod);
-                    listed.insert(name.clone());
-                    let pod = Arc::new(as_json(pod, "v1", "Pod"));
-                    held.insert(name, pod.clone());
-                    self.index.lock().put_mirror(pod);
+                    listed.insert(id(&pod));
+                    put(&mut held, id(&pod), pod);
                 }
                 Ok(Event::InitDone) => {
-                    held.retain(|name, pod| {
+                    held.retain(|name, (work, pod)| {
                         let there = listed.contains(name);
                         if !there {
-                            self.index.lock().drop_mirror(pod);
+                            self.index.lock().drop_mirror(work, &pod.name);
                         }
                         there
                     });
                     self.synced((names::GROUP, "Mirror"));
                 }
-                Ok(Event::Apply(pod)) => {
-                    let name = id(&pod);
-                    let pod = Arc::new(as_json(pod, "v1", "Pod"));
-                    held.insert(name, pod.clone());
-                    self.index.lock().put_mirror(pod);
-                }
+                Ok(Event::Apply(pod)) => put(&mut held, id(&pod), pod),
                 Ok(Event::Delete(pod)) => {
                     let name = id(&pod);
                     held.remove(&name);
@@ -218,7 +218,9 @@ impl Known {
                     {
                         self.wished_away.lock().push((route.site, route.namespace, route.pod));
                     }
-                    self.index.lock().drop_mirror(&pod);
+                    if let Some(work) = work_of_mirror(&pod) {
+                        self.index.lock().drop_mirror(&work, text(&pod, "/metadata/name"));
+                    }
                 }
                 Err(error) => tracing::debug!(%error, "watch of mirrored pods interrupted"),
             }

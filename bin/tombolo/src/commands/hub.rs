@@ -84,6 +84,7 @@ pub async fn run(mut args: Args) -> Result<()> {
         url.clone(),
         tunnels,
     );
+    fleet.whole = start::client_with_managers(&server, "system:tombolo:fleet");
     fleet.lease = lease;
     fleet.certificate_life = args.certificate_life;
     fleet.own_url = Some(format!("https://{address}"));

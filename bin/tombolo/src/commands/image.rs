@@ -6,9 +6,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use serde_json::json;
-use tombolo_node::image::{Registries, Store};
+use tombolo_node::image::Store;
 
 use crate::output::{Output, Table, bytes};
+use crate::registries::RegistryArgs;
 
 /// Import, pull, list and remove the images of a node on this machine
 #[derive(clap::Args)]
@@ -39,6 +40,8 @@ enum Action {
     Pull {
         /// The image, such as docker.io/library/nginx:1.27
         reference: String,
+        #[command(flatten)]
+        registries: RegistryArgs,
     },
     /// Show the images
     #[command(after_help = "Example:\n  tombolo image list -o json")]
@@ -65,8 +68,8 @@ pub async fn run(args: Args) -> Result<()> {
                 println!("{} {}", names.join(" "), image.id);
             }
         }
-        Action::Pull { reference } => {
-            let image = Registries::default().pull(&store, &reference, &[]).await?;
+        Action::Pull { reference, registries } => {
+            let image = registries.registries()?.pull(&store, &reference, &[]).await?;
             println!("{reference} {}", image.id);
         }
         Action::List { output } => {

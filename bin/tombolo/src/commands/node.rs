@@ -18,6 +18,7 @@ use tombolo_node::{Listen, Network, Node, NodeConfig, PortCertificate, RuntimeCh
 
 use super::site::{KUBELET_PORT, runtime};
 use crate::client::Target;
+use crate::registries::RegistryArgs;
 
 /// Run a light node that joins an existing control plane
 #[derive(clap::Args)]
@@ -74,6 +75,8 @@ pub struct Args {
     /// The cluster's name server for pods; the node answers names itself if left out and --network is own
     #[arg(long, value_name = "ADDR")]
     cluster_dns: Vec<IpAddr>,
+    #[command(flatten)]
+    registries: RegistryArgs,
     /// Run inside this network namespace
     #[arg(long, hide = true)]
     pub netns: Option<String>,
@@ -114,6 +117,7 @@ impl Args {
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let stop = CancellationToken::new();
+    let registries = args.registries.registries_for(&args.runtime)?;
     let (mut config, membership, pair) = match &target.kubeconfig {
         Some(_) => {
             let (config, pair) = of_kubeconfig(&args, target).await?;
@@ -136,6 +140,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     config.network = args.network(membership.is_some());
     config.cluster_dns = args.cluster_dns;
     config.runtime = args.runtime;
+    config.registries = registries;
     config.pod_cidr = args.pod_cidr;
     config.addresses = args.address.into_iter().collect();
     config.service_proxy = !args.no_service_proxy;

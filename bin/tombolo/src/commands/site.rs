@@ -14,6 +14,7 @@ use tombolo_node::{Listen, Node, NodeConfig, PortCertificate, RuntimeChoice};
 use tombolo_workload::{Ca, Options};
 
 use crate::nodes::{NodeTunnels, NodeUpgrade, Published};
+use crate::registries::RegistryArgs;
 use crate::{nodes, start, ties};
 
 /// Run a site: a small cluster in one process, with a node in it if asked
@@ -40,6 +41,8 @@ pub struct Args {
     /// Where nodes that join reach this site, if not at the address it listens on
     #[arg(long, value_name = "https://HOST:PORT")]
     url: Option<String>,
+    #[command(flatten)]
+    registries: RegistryArgs,
 }
 
 pub async fn run(args: Args) -> Result<()> {
@@ -112,6 +115,7 @@ async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Re
         &args.name,
         args.start.data_dir.join("node"),
     );
+    config.registries = args.registries.registries_for(&args.runtime)?;
     config.runtime = args.runtime.clone();
     config.cluster_cidr = Some(args.pod_cidr);
     // Other nodes cannot reach a node at its loopback address.

@@ -1,6 +1,6 @@
 //! Role-based access: an index of roles and bindings, and the question "may this user do that".
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -49,9 +49,54 @@ struct Binding {
 }
 
 enum Subject {
+    /// A person, a program, or a service account.
     User(String),
     Group(String),
-    ServiceAccount(String),
+}
+
+/// Bindings by name, and their names by subject: a hub has some for every site, and asks for each request.
+#[derive(Default)]
+struct Bindings {
+    all: HashMap<String, Binding>,
+    of_user: HashMap<String, BTreeSet<String>>,
+    of_group: HashMap<String, BTreeSet<String>>,
+}
+
+impl Bindings {
+    fn put(&mut self, name: &str, binding: Binding) {
+        self.remove(name);
+        for subject in &binding.subjects {
+            self.named(subject).insert(name.to_owned());
+        }
+        self.all.insert(name.to_owned(), binding);
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(binding) = self.all.remove(name) else { return };
+        for subject in &binding.subjects {
+            let names = self.named(subject);
+            names.remove(name);
+            if names.is_empty() {
+                match subject {
+                    Subject::User(user) => self.of_user.remove(user),
+                    Subject::Group(group) => self.of_group.remove(group),
+                };
+            }
+        }
+    }
+
+    fn named(&mut self, subject: &Subject) -> &mut BTreeSet<String> {
+        match subject {
+            Subject::User(user) => self.of_user.entry(user.clone()).or_default(),
+            Subject::Group(group) => self.of_group.entry(group.clone()).or_default(),
+        }
+    }
+
+    fn of(&self, user: &Identity) -> impl Iterator<Item = &Binding> {
+        let groups = user.groups.iter().filter_map(|group| self.of_group.get(group));
+        let names = self.of_user.get(&user.user).into_iter().chain(groups).flatten();
+        names.filter_map(|name| self.all.get(name))
+    }
 }
 
 /// All roles and bindings.
@@ -59,8 +104,8 @@ enum Subject {
 pub struct Rbac {
     cluster_roles: HashMap<String, ClusterRole>,
     roles: HashMap<(String, String), Arc<[Rule]>>,
-    cluster_bindings: HashMap<String, Binding>,
-    bindings: HashMap<String, HashMap<String, Binding>>,
+    cluster_bindings: Bindings,
+    bindings: HashMap<String, Bindings>,
 }
 
 /// The order of sources in [`Rbac`]'s mirror.
@@ -100,7 +145,7 @@ impl Rbac {
 
     /// Calls `found` for each rule that applies, until it says true.
     fn visit(&self, user: &Identity, namespace: &str, mut found: impl FnMut(&Rule) -> bool) -> bool {
-        for binding in self.cluster_bindings.values().filter(|b| b.is_for(user)) {
+        for binding in self.cluster_bindings.of(user) {
             if self.visit_cluster_role(&binding.role, &mut found) {
                 return true;
             }
@@ -108,7 +153,7 @@ impl Rbac {
         let Some(bindings) = self.bindings.get(namespace).filter(|_| !namespace.is_empty()) else {
             return false;
         };
-        for binding in bindings.values().filter(|b| b.is_for(user)) {
+        for binding in bindings.of(user) {
             let stop = if binding.namespaced_role {
                 self.roles
                     .get(&(namespace.to_owned(), binding.role.clone()))
@@ -146,15 +191,6 @@ impl Rbac {
             }
         }
         false
-    }
-}
-
-impl Binding {
-    fn is_for(&self, user: &Identity) -> bool {
-        self.subjects.iter().any(|subject| match subject {
-            Subject::User(name) | Subject::ServiceAccount(name) => *name == user.user,
-            Subject::Group(name) => user.in_group(name),
-        })
     }
 }
 
@@ -237,11 +273,11 @@ impl Index for Rbac {
                 self.roles.insert((namespace.to_owned(), name.to_owned()), rules());
             }
             2 => {
-                self.cluster_bindings.insert(name.to_owned(), binding(&object, namespace));
+                self.cluster_bindings.put(name, binding(&object, namespace));
             }
             _ => {
                 let bindings = self.bindings.entry(namespace.to_owned()).or_default();
-                bindings.insert(name.to_owned(), binding(&object, namespace));
+                bindings.put(name, binding(&object, namespace));
             }
         }
     }
@@ -270,7 +306,7 @@ impl Index for Rbac {
         match source {
             0 => self.cluster_roles.clear(),
             1 => self.roles.clear(),
-            2 => self.cluster_bindings.clear(),
+            2 => self.cluster_bindings = Bindings::default(),
             _ => self.bindings.clear(),
         }
     }
@@ -294,7 +330,7 @@ fn binding(object: &Value, namespace: &str) -> Binding {
             "ServiceAccount" => {
                 let given = text(&subject["namespace"]);
                 let home = if given.is_empty() { namespace } else { &given };
-                Subject::ServiceAccount(format!("system:serviceaccount:{home}:{name}"))
+                Subject::User(format!("system:serviceaccount:{home}:{name}"))
             }
             _ => return None,
         })
@@ -348,6 +384,19 @@ mod tests {
         let user = Identity::new("u", ["readers"]);
         assert!(index().allows(&user, &action("get", "pods/log", "any", "x")));
         assert!(!index().allows(&user, &action("delete", "pods", "any", "x")));
+    }
+
+    #[test]
+    fn a_binding_that_is_changed_or_gone_gives_nothing_to_those_it_was_for() {
+        let mut rbac = index();
+        let pods = action("get", "pods", "any", "x");
+        let (readers, writers) = (Identity::new("u", ["readers"]), Identity::new("u", ["writers"]));
+        let other = json!({"roleRef": {"kind": "ClusterRole", "name": "view"},
+            "subjects": [{"kind": "Group", "name": "writers"}]});
+        rbac.put(2, "x/b", &crate::record::encode(&other, 0, &[]), 2);
+        assert!(!rbac.allows(&readers, &pods) && rbac.allows(&writers, &pods));
+        rbac.remove(2, "x/b");
+        assert!(!rbac.allows(&writers, &pods));
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub struct Form {
     output: Output,
     resource: Shared,
     table: Option<Table>,
+    omits_managers: bool,
 }
 
 struct Table {
@@ -32,7 +33,7 @@ impl Form {
             include: Include::parse(query.get("includeObject")).unwrap_or(Include::Metadata),
             now: Timestamp::now(),
         });
-        Self { output, resource: resource.clone(), table }
+        Self { output, resource: resource.clone(), table, omits_managers: omits_managers(query) }
     }
 
     pub fn columns(&self) -> Value {
@@ -42,12 +43,19 @@ impl Form {
     /// Appends one object, in the form that stands in a list of its kind.
     pub fn item(&self, out: &mut Vec<u8>, value: &[u8], revision: u64) {
         let resource = &self.resource;
-        let Ok(record) = Record::read(value) else { return };
+        let Ok(mut record) = Record::read(value) else { return };
+        if self.omits_managers {
+            record = record.without_managers();
+        }
         match self.output {
             Output::Json | Output::Yaml => {
                 if resource.schema.copies(resource, record.shape) {
                     record.render_into(out, &resource.prefix, revision);
-                } else if let Ok(object) = resource.decode(value, revision) {
+                } else if let Ok(mut object) = resource.decode(value, revision) {
+                    if let Some(metadata) = object["metadata"].as_object_mut().filter(|_| self.omits_managers)
+                    {
+                        metadata.remove("managedFields");
+                    }
                     write(out, &object);
                 }
             }
@@ -100,6 +108,11 @@ impl Form {
         };
         write(out, &object);
     }
+}
+
+/// An option of ours: who wrote which field is often half of an object, and most programs throw it away.
+pub fn omits_managers(query: &Query) -> bool {
+    query.flag("omitManagedFields")
 }
 
 /// Answers with one stored object.

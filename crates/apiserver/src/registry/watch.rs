@@ -4,7 +4,7 @@
 //! form renders for itself. A client that does not read stops only its own stream: the store drops a
 //! watcher that falls out of the history, and the stream then ends with a 410 that makes the client list again.
 //!
-//! One option is ours: with `generationChangesOnly=true` a change that leaves generation and deletion as they were is
+//! Two options are ours. `omitManagedFields=true` leaves those out, here and in every other answer. With `generationChangesOnly=true` a change that leaves generation and deletion as they were is
 //! not sent. A site that reports status over a slow link must not get each report back, whole. A server without
 //! the option sends more, and nothing is missed.
 
@@ -17,7 +17,7 @@ use tokio::time::Instant;
 use tombolo_store::{At, Event, Range, StoreError, Watch};
 
 use super::options::{Filter, ListOptions};
-use super::render::Form;
+use super::render::{Form, omits_managers};
 use super::resource::Shared;
 use crate::http::body::Body;
 use crate::http::negotiate::{self, Output};
@@ -103,7 +103,7 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
     let stream = Stream {
         resource: resource.clone(),
-        shared: output == Output::Json && resource.canonical,
+        shared: output == Output::Json && resource.canonical && !omits_managers(&call.query),
         form: Form::new(output, resource, &call.query),
         filter: options.filter,
         watch: Some(watch),

@@ -1,7 +1,8 @@
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request};
+use http::{Method, Request, Response};
 use serde_json::{Value, json};
 use tombolo_apiserver::{Body, Config, Identity, Limits, Server};
 use tombolo_store::MemoryStore;
@@ -24,7 +25,14 @@ async fn limited(limits: Limits) -> Client {
     client
 }
 
-const PLENTY: Limits = Limits { reads: 100, writes: 100, per_second: 1000, burst: 1000 };
+const PLENTY: Limits = Limits {
+    reads: 100,
+    writes: 100,
+    waiting: 100,
+    patience: Duration::from_secs(20),
+    per_second: 1000,
+    burst: 1000,
+};
 
 /// Checks a refusal: the code, the header that clients wait by, and the same in the body.
 async fn assert_told_to_wait(client: &Client, method: Method) {
@@ -70,11 +78,8 @@ async fn one_user_who_asks_too_often_is_told_to_wait_and_others_are_not() {
     }
 }
 
-#[tokio::test]
-async fn requests_beyond_the_slots_are_told_to_wait_until_one_is_free() {
-    let client = limited(Limits { writes: 1, ..PLENTY }).await;
-    let eve = client.acting("eve", &[]);
-    // A client that sends its body slowly keeps its slot.
+/// A request that keeps its slot, because its client sends the body slowly: until the sender is used.
+fn slow(client: &Client) -> (tokio::sync::oneshot::Sender<()>, impl Future<Output = Response<Body>>) {
     let (send, receive) = tokio::sync::oneshot::channel::<()>();
     let body = futures::stream::once(async move {
         let _ = receive.await;
@@ -82,14 +87,36 @@ async fn requests_beyond_the_slots_are_told_to_wait_until_one_is_free() {
     });
     let request =
         Request::post(MAPS).header("content-type", "application/json").body(Body::stream(body)).unwrap();
-    let slow = eve.server.handle(request, eve.identity.clone());
+    let (server, identity) = (client.server.clone(), client.identity.clone());
+    (send, async move { server.handle(request, identity).await })
+}
+
+#[tokio::test]
+async fn requests_beyond_the_slots_wait_for_one() {
+    let client = limited(Limits { writes: 1, waiting: 1, ..PLENTY }).await;
+    let eve = client.acting("eve", &[]);
+    let (send, slow) = slow(&eve);
     tokio::pin!(slow);
     assert!(futures::poll!(slow.as_mut()).is_pending());
+    let next = eve.post(MAPS, json!({"metadata": {"name": "then"}}));
+    tokio::pin!(next);
+    assert!(futures::poll!(next.as_mut()).is_pending(), "the only slot is taken");
+    // The line is full.
     assert_told_to_wait(&eve, Method::POST).await;
     eve.get(MAPS).await.expect(200);
     client.post(MAPS, json!({"metadata": {"name": "admin"}})).await.expect(201);
     send.send(()).unwrap();
     assert_eq!(slow.await.status().as_u16(), 201);
-    let made: Value = eve.post(MAPS, json!({"metadata": {"name": "then"}})).await.expect(201);
+    let made: Value = next.await.expect(201);
     assert_eq!(made["metadata"]["name"], "then");
+}
+
+#[tokio::test]
+async fn who_has_waited_long_enough_is_told_so() {
+    let client = limited(Limits { writes: 1, patience: Duration::from_millis(50), ..PLENTY }).await;
+    let eve = client.acting("eve", &[]);
+    let (_send, slow) = slow(&eve);
+    tokio::pin!(slow);
+    assert!(futures::poll!(slow.as_mut()).is_pending());
+    assert_told_to_wait(&eve, Method::POST).await;
 }

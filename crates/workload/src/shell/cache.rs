@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use parking_lot::{Mutex, RwLock};
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     fmt,
     sync::Arc,
@@ -242,6 +243,89 @@ impl<K: Object> Cache<K> {
     }
 }
 
+/// How a watch feeds a cache: with JSON, so that the watch need not know the kind.
+pub trait Feed: Send + Sync {
+    /// Takes an object in; gives its revision.
+    fn apply(&self, object: &str) -> Result<u64, serde_json::Error>;
+    fn remove(&self, object: &str) -> Result<u64, serde_json::Error>;
+    fn bookmark(&self, revision: u64);
+    fn relist(&self) -> Box<dyn Listing + Send + '_>;
+}
+
+/// A new list on its way into a cache.
+pub trait Listing {
+    fn add(&mut self, object: &str) -> Result<(), serde_json::Error>;
+    fn done(self: Box<Self>, revision: u64);
+}
+
+/// What tells one state of an object from another.
+#[derive(serde::Deserialize)]
+struct Glance<'a> {
+    #[serde(borrow)]
+    metadata: GlanceMeta<'a>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct GlanceMeta<'a> {
+    #[serde(default, borrow)]
+    namespace: Cow<'a, str>,
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(default, borrow)]
+    uid: Cow<'a, str>,
+    #[serde(default, borrow)]
+    resource_version: Cow<'a, str>,
+}
+
+impl<K: Object> Feed for Cache<K> {
+    fn apply(&self, object: &str) -> Result<u64, serde_json::Error> {
+        // What we wrote ourselves is known from the answer; reading it again would cost more than all else here.
+        let Glance { metadata } = serde_json::from_str(object)?;
+        let revision = metadata.resource_version.parse().unwrap_or(0);
+        let key = Key::new(metadata.namespace, metadata.name);
+        let known = self.get(&key).is_some_and(|cached| {
+            cached.meta().uid.as_deref() == Some(&*metadata.uid) && revision_of(cached.meta()) >= revision
+        });
+        if known && revision > 0 {
+            self.bookmark(revision);
+        } else {
+            self.apply(serde_json::from_str(object)?);
+        }
+        Ok(revision)
+    }
+
+    fn remove(&self, object: &str) -> Result<u64, serde_json::Error> {
+        let object: K = serde_json::from_str(object)?;
+        self.remove(&object);
+        Ok(revision_of(object.meta()))
+    }
+
+    fn bookmark(&self, revision: u64) {
+        self.bookmark(revision);
+    }
+
+    fn relist(&self) -> Box<dyn Listing + Send + '_> {
+        Box::new(Relist { cache: self, objects: Vec::new() })
+    }
+}
+
+struct Relist<'a, K> {
+    cache: &'a Cache<K>,
+    objects: Vec<K>,
+}
+
+impl<K: Object> Listing for Relist<'_, K> {
+    fn add(&mut self, object: &str) -> Result<(), serde_json::Error> {
+        self.objects.push(serde_json::from_str(object)?);
+        Ok(())
+    }
+
+    fn done(self: Box<Self>, revision: u64) {
+        self.cache.replace(self.objects, revision);
+    }
+}
+
 impl<K> State<K> {
     fn of_owner(&self, owner: &Owner) -> Vec<Arc<K>> {
         let keys = self.owned.get(owner).into_iter().flatten();
@@ -319,6 +403,21 @@ mod tests {
         cache.offer(pod("a", 11));
         cache.apply(pod("a", 11));
         assert_eq!(told.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
+    fn an_older_state_of_the_same_object_is_not_even_read() {
+        let cache = Cache::<Pod>::default();
+        cache.replace(vec![], 10);
+        cache.offer(pod("a", 12));
+        let feed: &dyn Feed = &cache;
+        // It is no pod at all beyond its metadata.
+        let text =
+            r#"{"metadata":{"namespace":"n","name":"a","uid":"uid-a","resourceVersion":"12"},"spec":7}"#;
+        assert_eq!(feed.apply(text).unwrap(), 12);
+        assert!(feed.apply(&text.replace("12", "13")).is_err(), "news are read");
+        cache.offer(pod("b", 12));
+        assert!(cache.get(&Key::new("n", "b")).is_none(), "the watch passed it");
     }
 
     #[test]

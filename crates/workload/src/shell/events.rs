@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
+    time::Duration,
 };
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +18,8 @@ const WAITING: usize = 4096;
 /// Events that are remembered so that a repeat counts up instead of making a new one.
 const REMEMBERED: usize = 1024;
 const IN_FLIGHT: usize = 4;
+/// Events wait so long before they are written: first what they tell of, then the telling.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 #[derive(Clone)]
 pub struct Recorder {
@@ -61,9 +64,11 @@ impl Recorder {
             let next = self.waiting.lock().pop_front();
             let Some((note, at)) = next else {
                 tokio::select! {
-                    () = self.wake.notified() => continue,
+                    () = self.wake.notified() => {}
                     () = shutdown.cancelled() => return,
                 }
+                tokio::time::sleep(PATIENCE).await;
+                continue;
             };
             let Ok(slot) = slots.clone().acquire_owned().await else { return };
             if written.len() >= REMEMBERED {

@@ -15,6 +15,10 @@ pub type Task = (usize, Key);
 
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LAST_RETRY: Duration = Duration::from_secs(60);
+/// A status write waits so long for the changes that follow at once, and longer while other keys are worked on: what a
+/// status says is news, what the others do is what the news are about.
+const STATUS_GATHER: Duration = Duration::from_millis(10);
+const STATUS_PATIENCE: Duration = Duration::from_millis(250);
 
 #[derive(Default)]
 pub struct Queue {
@@ -29,6 +33,7 @@ struct Inner {
     /// Ordered by time; a task waits at most once, for the earliest time it was given.
     later: BTreeSet<(Instant, Task)>,
     due: HashMap<Task, Instant>,
+    running: usize,
 }
 
 #[derive(Default)]
@@ -36,7 +41,8 @@ struct Progress {
     waiting: bool,
     running: bool,
     failures: u32,
-    deferred: bool,
+    /// Since when a status write waits.
+    deferred: Option<Instant>,
 }
 
 impl Queue {
@@ -72,6 +78,7 @@ impl Queue {
                     let progress = inner.tasks.entry(task.clone()).or_default();
                     progress.waiting = false;
                     progress.running = true;
+                    inner.running += 1;
                     return task;
                 }
                 inner.later.first().map(|(at, _)| *at)
@@ -89,6 +96,7 @@ impl Queue {
     /// Work on the task ended; a failed one comes back after a pause that doubles with every failure.
     pub fn done(&self, task: Task, failed: bool) {
         let mut inner = self.inner.lock();
+        inner.running = inner.running.saturating_sub(1);
         let Some(progress) = inner.tasks.get_mut(&task) else { return };
         progress.running = false;
         progress.failures = if failed { progress.failures + 1 } else { 0 };
@@ -98,24 +106,28 @@ impl Queue {
         } else if failed {
             let pause = FIRST_RETRY * 2u32.saturating_pow(failures.min(14) - 1);
             inner.add_at(Instant::now() + pause.min(LAST_RETRY), task);
-        } else {
+        } else if !inner.due.contains_key(&task) {
             inner.tasks.remove(&task);
         }
         drop(inner);
         self.wake.notify_one();
     }
 
-    /// Whether a status write of this (running) task should wait until the tasks that are ready now had their turn.
-    /// Says yes at most once before it says no: a busy queue coalesces status writes but never starves them.
+    /// Whether a status write of this (running) task shall wait; then the task comes back by itself. A busy queue gathers
+    /// status writes but never starves them.
     pub fn defer(&self, task: &Task) -> bool {
         let mut inner = self.inner.lock();
-        let busy = !inner.ready.is_empty();
+        let now = Instant::now();
+        let busy = !inner.ready.is_empty() || inner.running > 1;
         let Some(progress) = inner.tasks.get_mut(task) else { return false };
-        progress.deferred = busy && !progress.deferred;
-        if progress.deferred {
-            progress.waiting = true;
+        let since = *progress.deferred.get_or_insert(now);
+        let longest = if busy { STATUS_PATIENCE } else { STATUS_GATHER };
+        if now - since >= longest {
+            progress.deferred = None;
+            return false;
         }
-        progress.deferred
+        inner.add_at(now + STATUS_GATHER, task.clone());
+        true
     }
 
     #[cfg(test)]
@@ -188,17 +200,26 @@ mod tests {
         assert_eq!(queue.next().await, task("a"));
     }
 
-    #[test]
-    fn a_status_write_waits_for_others_once() {
+    #[tokio::test]
+    async fn a_status_write_waits_for_what_follows_at_once_and_longer_while_others_are_busy() {
         let queue = Queue::default();
         queue.add(task("a"));
-        queue.add(task("b"));
         queue.try_next().unwrap();
         assert!(queue.defer(&task("a")));
         queue.done(task("a"), false);
-        assert_eq!(queue.try_next(), Some(task("b")));
-        assert_eq!(queue.try_next(), Some(task("a")));
-        queue.add(task("c"));
-        assert!(!queue.defer(&task("a")));
+        assert_eq!(queue.next().await, task("a"));
+        assert!(!queue.defer(&task("a")), "nothing followed");
+        queue.done(task("a"), false);
+
+        queue.add(task("a"));
+        queue.add(task("b"));
+        assert_eq!((queue.try_next(), queue.try_next()), (Some(task("a")), Some(task("b"))));
+        let began = Instant::now();
+        while queue.defer(&task("a")) {
+            queue.done(task("a"), false);
+            assert_eq!(queue.next().await, task("a"));
+        }
+        let waited = began.elapsed();
+        assert!(waited >= STATUS_PATIENCE && waited < STATUS_PATIENCE * 2, "{waited:?}");
     }
 }

@@ -39,9 +39,10 @@ macro_rules! world {
         impl World {
             pub(super) fn follow(&self, watch: Watch, client: Client, shutdown: CancellationToken) -> BoxFuture<'static, ()> {
                 match watch {
-                    $(Watch::$watch => Box::pin(follow(
-                        client, self.$field.clone(), Source { field_selector: $selector }, shutdown,
-                    ))),*
+                    $(Watch::$watch => {
+                        let source = Source { resource: <$kind>::RESOURCE, field_selector: $selector };
+                        Box::pin(follow(client, self.$field.clone(), source, shutdown))
+                    }),*
                 }
             }
 

@@ -1,33 +1,21 @@
-//! One write seen by many watchers, each with a TLS connection of its own, as so many nodes would have.
+//! Watchers that each have a TLS connection of their own.
 //!
 //! The generator must not be what is measured, so while it measures it only takes the bytes off each socket and
 //! notes the time; they are decrypted afterwards, to prove that every watcher was sent the whole event.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use mio::{Events, Interest, Poll, Token};
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
+use rustls::{ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
-/// No write may take longer than this to reach everybody.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The generator looks at its sockets so often, as a network card gathers interrupts: were it woken for each of a
-/// thousand packets, the server would spend its time waking it.
-const GATHER: Duration = Duration::from_micros(500);
+use super::{Access, GATHER, PATIENCE};
+
 /// So many connections are made at the same time.
 const OPENERS: usize = 16;
-
-/// How to reach the server.
-#[derive(Clone)]
-pub struct Access {
-    pub address: String,
-    pub tls: Arc<ClientConfig>,
-    pub token: Option<String>,
-}
 
 struct Watcher {
     socket: mio::net::TcpStream,
@@ -43,7 +31,6 @@ pub struct Watchers {
 }
 
 impl Watchers {
-    /// Opens `count` watches of one path; all are established when this returns.
     pub fn open(access: &Access, path: &str, count: usize) -> Result<Self> {
         let mut streams = Vec::new();
         std::thread::scope(|scope| -> Result<()> {
@@ -70,9 +57,11 @@ impl Watchers {
         }
         Ok(Self { poll, all })
     }
+}
 
-    /// Waits until something came for every watcher. Cheap: nothing is decrypted.
-    pub fn wait(&mut self) -> Result<()> {
+impl super::Watchers for Watchers {
+    /// Nothing is decrypted here.
+    fn wait(&mut self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut events = Events::with_capacity(1024);
         let mut missing = self.all.len();
@@ -91,8 +80,7 @@ impl Watchers {
         Ok(())
     }
 
-    /// Checks that every watcher got the whole event that names `name`; gives the moment the last one had it.
-    pub fn last_saw(&mut self, name: &str) -> Result<Instant> {
+    fn last_saw(&mut self, name: &str) -> Result<Instant> {
         let deadline = Instant::now() + PATIENCE;
         let mut last = None;
         for watcher in &mut self.all {
@@ -154,8 +142,7 @@ impl Watcher {
 fn watch(access: &Access, path: &str) -> Result<StreamOwned<ClientConnection, TcpStream>> {
     let socket = TcpStream::connect(&access.address)?;
     socket.set_nodelay(true)?;
-    let host = access.address.rsplit_once(':').map_or(access.address.as_str(), |(host, _)| host);
-    let name = ServerName::try_from(host.to_owned())?;
+    let name = ServerName::try_from(access.host().to_owned())?;
     let mut stream = StreamOwned::new(ClientConnection::new(access.tls.clone(), name)?, socket);
     let token = access.token.as_ref().map(|t| format!("Authorization: Bearer {t}\r\n")).unwrap_or_default();
     write!(

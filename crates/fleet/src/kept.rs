@@ -1,0 +1,162 @@
+//! Works and mirrored pods as the index keeps them. A fleet has many thousands, and as trees of JSON they would take ten
+//! times the memory of their text: what is only compared, or sent again, is kept as text.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::Value;
+use tombolo_api::{Condition, LeaseTerms, ObjectRef, Tombstone, Work, WorkSpec, WorkStatus, names};
+
+use crate::index::WorkId;
+use crate::object::text;
+
+/// A Work.
+#[derive(Debug)]
+pub struct Kept {
+    pub name: String,
+    pub uid: String,
+    pub generation: i64,
+    pub version: u64,
+    pub annotations: BTreeMap<String, String>,
+    pub root: ObjectRef,
+    pub replicas: Option<i64>,
+    pub tombstone: Option<Tombstone>,
+    pub lease: Option<LeaseTerms>,
+    /// Without the root's own status, which is [`Kept::object`].
+    pub status: WorkStatus,
+    object: Option<Box<str>>,
+    epoch: i64,
+    spec: Arc<str>,
+}
+
+impl Kept {
+    /// `before`: the same Work as it was kept until now; most news of a Work leave its spec as it was.
+    pub fn new(work: Work, before: Option<&Self>) -> Self {
+        let (metadata, spec) = (work.metadata, work.spec);
+        let uid = metadata.uid.unwrap_or_default();
+        let generation = metadata.generation.unwrap_or_default();
+        let mut status = work.status.unwrap_or_default();
+        let same = |b: &&Self| b.uid == uid && b.generation == generation && generation > 0;
+        Self {
+            name: metadata.name.unwrap_or_default(),
+            version: number(metadata.resource_version.as_deref()),
+            annotations: metadata.annotations.unwrap_or_default(),
+            spec: before.filter(same).map_or_else(|| written(&spec), |b| b.spec.clone()),
+            uid,
+            generation,
+            root: spec.root,
+            replicas: spec.replicas,
+            tombstone: spec.tombstone,
+            lease: spec.lease,
+            epoch: spec.hub.epoch,
+            object: status.object.take().map(|object| object.to_string().into()),
+            status,
+        }
+    }
+
+    pub fn spec(&self) -> WorkSpec {
+        serde_json::from_str(&self.spec).unwrap_or_default()
+    }
+
+    pub fn spec_json(&self) -> Value {
+        serde_json::from_str(&self.spec).unwrap_or_default()
+    }
+
+    /// The status of the root at the site.
+    pub fn object(&self) -> Option<Value> {
+        serde_json::from_str(self.object.as_ref()?).ok()
+    }
+
+    pub fn has_object(&self) -> bool {
+        self.object.is_some()
+    }
+
+    pub fn condition(&self, kind: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|c| c.r#type == kind)
+    }
+
+    /// The same intent; the epoch alone is no reason to send it again.
+    pub fn says(&self, spec: &WorkSpec) -> bool {
+        let mut spec = spec.clone();
+        spec.hub.epoch = self.epoch;
+        written(&spec) == self.spec
+    }
+
+    /// Does the site say the same of it?
+    pub fn reports_as(&self, other: &Self) -> bool {
+        self.status == other.status && self.object == other.object
+    }
+
+    pub fn is_as(&self, other: &Self) -> bool {
+        self.uid == other.uid
+            && self.generation == other.generation
+            && self.annotations == other.annotations
+            && self.reports_as(other)
+    }
+
+    /// Was the share of this Work placed elsewhere while its site was lost?
+    pub fn has_left(&self) -> bool {
+        self.annotations.contains_key(names::LEFT_ANNOTATION)
+    }
+}
+
+fn written(spec: &WorkSpec) -> Arc<str> {
+    serde_json::to_string(spec).unwrap_or_default().into()
+}
+
+/// A mirrored pod.
+#[derive(Debug)]
+pub struct Mirror {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub version: u64,
+    /// It is being deleted at the hub.
+    pub leaving: bool,
+    status: Box<str>,
+}
+
+impl Mirror {
+    pub fn new(pod: &Value) -> Self {
+        let of = |pointer: &str| text(pod, pointer).to_owned();
+        Self {
+            namespace: of("/metadata/namespace"),
+            name: of("/metadata/name"),
+            uid: of("/metadata/uid"),
+            version: number(pod.pointer("/metadata/resourceVersion").and_then(Value::as_str)),
+            leaving: !text(pod, "/metadata/deletionTimestamp").is_empty(),
+            status: pod.get("status").map_or_else(|| "{}".into(), |status| status.to_string().into()),
+        }
+    }
+
+    pub fn status(&self) -> Value {
+        serde_json::from_str(&self.status).unwrap_or_default()
+    }
+}
+
+/// The Work that a mirrored pod belongs to.
+pub fn work_of_mirror(pod: &Value) -> Option<WorkId> {
+    let site = text(pod, "/metadata/labels/tombolo.dev~1site");
+    let work = text(pod, "/metadata/labels/tombolo.dev~1mirror");
+    (!site.is_empty() && !work.is_empty()).then(|| (site.to_owned(), work.to_owned()))
+}
+
+/// The mirrors of one Work, by their name at the hub.
+#[derive(Debug, Default)]
+pub struct Mirrors {
+    pub pods: BTreeMap<String, Arc<Mirror>>,
+    /// For what they were last found to be right.
+    pub right_for: Option<Shown>,
+}
+
+/// What decides how mirrors look, besides themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub work: u64,
+    pub root: i64,
+    pub silent: Option<String>,
+}
+
+fn number(version: Option<&str>) -> u64 {
+    version.and_then(|v| v.parse().ok()).unwrap_or(0)
+}
