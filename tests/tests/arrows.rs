@@ -13,6 +13,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("tunnel", &[]),
     ("fleet", &["agent", "api", "placement", "tunnel"]),
     ("agent", &["api", "tunnel"]),
+    ("memory", &[]),
     ("net", &["api"]),
     ("node", &["api", "net", "tunnel"]),
     ("testkit", &["wan"]),

@@ -72,6 +72,7 @@ enum Command {
 fn main() -> ExitCode {
     // Must come first: containers are made by a copy of this program that has one thread.
     tombolo_node::reexec::maybe_run();
+    debug_assert!(tombolo_memory::is_set_up(), "the allocator was set up before the first allocation");
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
+    Preconditions,
 };
 use kube::core::{PartialObjectMeta, Status};
 use kube::{Client, Error};
@@ -89,7 +91,14 @@ impl Applier {
     }
 
     /// Applies everything in `spec`. The first refusal is the answer; what came before it stays.
-    pub async fn apply(&self, owner: &Owner, spec: &WorkSpec, ledger: &Arc<Mutex<Ledger>>) -> Outcome {
+    /// `known`: whether an object of this hub is there already, as far as was seen.
+    pub async fn apply(
+        &self,
+        owner: &Owner,
+        spec: &WorkSpec,
+        ledger: &Arc<Mutex<Ledger>>,
+        known: &(dyn Fn(&Key) -> bool + Sync),
+    ) -> Outcome {
         let refused = |refusal: Refusal| Outcome {
             refused: Some((refusal.reason(), refusal.to_string())),
             ..Default::default()
@@ -98,7 +107,8 @@ impl Applier {
         let mut took =
             |applied: &Applied| made.push((applied.key.clone(), Version::of(&applied.object.metadata)));
         for done in
-            join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger))).await
+            join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger, known)))
+                .await
         {
             match done {
                 Ok(applied) => {
@@ -108,7 +118,7 @@ impl Applier {
                 Err(refusal) => return refused(refusal),
             }
         }
-        match self.apply_one(owner, spec, &spec.object, true, ledger).await {
+        match self.apply_one(owner, spec, &spec.object, true, ledger, known).await {
             Ok(applied) => {
                 took(&applied);
                 drift.extend(applied.drift);
@@ -132,8 +142,18 @@ impl Applier {
         object: &Value,
         root: bool,
         ledger: &Arc<Mutex<Ledger>>,
+        known: &(dyn Fn(&Key) -> bool + Sync),
     ) -> Result<Applied, Refusal> {
         let key = Key::of(object).ok_or_else(|| Refusal::Malformed("no apiVersion, kind or name".into()))?;
+        // What is new is created, which never touches what somebody else made of the same name meanwhile.
+        if !known(&key) && !built_in(&key) {
+            let mut body = object.clone();
+            put(&mut body, "annotations", Owners::default().annotations(owner, |_| true));
+            put(&mut body, "labels", self.labels());
+            if let Some(applied) = self.create(&key, &body).await? {
+                return Ok(applied);
+            }
+        }
         let found = self.metadata(&key).await?;
         let owners = Owners::of(found.as_ref().and_then(|f| f.metadata.annotations.as_ref()));
         let (kind, name) = (key.kind.clone(), key.name.clone());
@@ -155,15 +175,59 @@ impl Applier {
                 Claim::OtherRoot(_) => {}
             }
         }
+        if let Some(found) = &found {
+            self.own_as_applied(&key, found).await?;
+        }
         let mut patch = object.clone();
         let annotations = owners.annotations(owner, |other| ledger.lock().alive(other));
         put(&mut patch, "annotations", annotations);
-        put(
-            &mut patch,
-            "labels",
-            [(names::HUB_LABEL.to_owned(), json!(names::hub_label(&self.hub)))].into_iter().collect(),
-        );
+        put(&mut patch, "labels", self.labels());
         self.patch(&key, patch, force).await
+    }
+
+    fn labels(&self) -> serde_json::Map<String, Value> {
+        [(names::HUB_LABEL.to_owned(), json!(names::hub_label(&self.hub)))].into_iter().collect()
+    }
+
+    /// `None`: it is there already, or nothing of its kind can be there yet.
+    async fn create(&self, key: &Key, body: &Value) -> Result<Option<Applied>, Refusal> {
+        let object: DynamicObject =
+            serde_json::from_value(body.clone()).map_err(|e| Refusal::Malformed(e.to_string()))?;
+        let params = PostParams { dry_run: false, field_manager: Some(self.manager.clone()) };
+        match self.api(&self.acting, key).create(&params, &object).await {
+            Ok(object) => Ok(Some(Applied { key: key.clone(), object, drift: Vec::new() })),
+            Err(Error::Api(status)) if status.code == 404 || status.reason == "AlreadyExists" => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// What we created counts as written by us once; from the first change on we are who applies it, so that a field which
+    /// the hub no longer sets goes away.
+    async fn own_as_applied(
+        &self,
+        key: &Key,
+        found: &PartialObjectMeta<DynamicObject>,
+    ) -> Result<(), Refusal> {
+        let Some(managers) = &found.metadata.managed_fields else { return Ok(()) };
+        let ours = |entry: &ManagedFieldsEntry, operation: &str| {
+            entry.manager.as_deref() == Some(&self.manager)
+                && entry.operation.as_deref() == Some(operation)
+                && entry.subresource.as_deref().unwrap_or_default().is_empty()
+        };
+        if managers.iter().any(|entry| ours(entry, "Apply")) {
+            return Ok(());
+        }
+        let mut managers = managers.clone();
+        let Some(entry) = managers.iter_mut().find(|entry| ours(entry, "Update")) else { return Ok(()) };
+        entry.operation = Some("Apply".into());
+        let version = &found.metadata.resource_version;
+        let patch = json!({"metadata": {"managedFields": managers, "resourceVersion": version}});
+        let params = PatchParams { field_manager: Some(self.manager.clone()), ..Default::default() };
+        match self.api(&self.acting, key).patch_metadata(&key.name, &params, &Patch::Merge(&patch)).await {
+            Ok(_) => Ok(()),
+            Err(Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Server-side apply; fields that others hold are left to them unless `force`.

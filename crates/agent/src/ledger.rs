@@ -17,6 +17,7 @@ use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
 
 use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
 use crate::owners::Owner;
+use crate::rush::PATIENCE;
 
 /// An object at the site.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,8 +63,6 @@ const FLIGHTS: usize = 8;
 /// Between two reports of one Work. The first change travels at once; an object that starts or ends changes many times in
 /// a few milliseconds, and every report costs the hub three writes.
 pub const REST: Duration = Duration::from_millis(20);
-/// While other Works wait to be applied, reports gather for so long: first what the hub wants, then what it may know.
-const PATIENCE: Duration = Duration::from_millis(250);
 
 impl Entry {
     fn keeps_lease(&self) -> bool {
@@ -372,12 +371,12 @@ impl Ledger {
         }
     }
 
-    /// Up to `most` reports, each the difference to all that was sent before. `busy`: Works wait to be applied.
-    pub fn reports(&mut self, most: usize, now: Instant, busy: bool) -> Vec<Report> {
+    /// Up to `most` reports, each the difference to all that was sent before. In a rush of Works to apply, they gather.
+    pub fn reports(&mut self, most: usize, now: Instant, rush: bool) -> Vec<Report> {
         let free = |e: &mut Entry| {
-            let since = e.held_back.or(busy.then_some(now));
+            let since = e.held_back.or(rush.then_some(now));
             e.held_back = since;
-            let held_back = busy && since.is_some_and(|s| now.saturating_duration_since(s) < PATIENCE);
+            let held_back = rush && since.is_some_and(|s| now.saturating_duration_since(s) < PATIENCE);
             e.flights.len() < FLIGHTS && !e.rests(now) && !e.recalled && !held_back
         };
         let works = &mut self.works;

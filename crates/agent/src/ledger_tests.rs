@@ -222,7 +222,7 @@ fn what_an_overloaded_hub_did_not_take_is_said_again() {
 }
 
 #[test]
-fn while_works_wait_to_be_applied_reports_gather() {
+fn in_a_rush_of_works_reports_gather() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     let start = Instant::now();

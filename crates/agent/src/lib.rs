@@ -33,6 +33,7 @@ pub mod owners;
 mod pods;
 mod report;
 mod run;
+pub mod rush;
 mod serve;
 mod state;
 mod todo;

@@ -218,6 +218,11 @@ impl Shared {
         }
     }
 
+    /// Has this hub's object been seen at the site?
+    pub fn knows(&self, key: &Key) -> bool {
+        self.seen.lock().contains_key(key)
+    }
+
     pub fn made(&self, made: Vec<(Key, Version)>) {
         self.made.lock().extend(made);
     }

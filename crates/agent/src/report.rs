@@ -30,10 +30,11 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
     shared.ledger.lock().reconnected();
     let mut sending = JoinSet::new();
     loop {
-        let (now, busy) = (Instant::now(), shared.todo.is_busy());
+        let now = Instant::now();
+        let rush = shared.todo.is_rush(now);
         let (reports, resting) = {
             let mut ledger = shared.ledger.lock();
-            (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now, busy), ledger.resting(now))
+            (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now, rush), ledger.resting(now))
         };
         for report in reports {
             let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::rush::Rush;
+
 /// The longest wait between attempts.
 const SLOWEST: Duration = Duration::from_secs(60);
 
@@ -25,6 +27,7 @@ struct Inner {
     again: HashSet<String>,
     later: HashMap<String, Wait>,
     attempts: HashMap<String, u32>,
+    rush: Rush,
 }
 
 #[derive(Clone, Copy)]
@@ -82,9 +85,8 @@ impl Todo {
         self.notify.notify_one();
     }
 
-    /// Do Works wait for their turn?
-    pub fn is_busy(&self) -> bool {
-        !self.inner.lock().queue.is_empty()
+    pub fn is_rush(&self, now: Instant) -> bool {
+        self.inner.lock().rush.is_on(now)
     }
 
     /// The next Work; [`Todo::done`] must be called for it.
@@ -100,6 +102,7 @@ impl Todo {
                 }
                 if let Some(work) = inner.queue.pop_front() {
                     inner.queued.remove(&work);
+                    inner.rush.note(now);
                     inner.active.insert(work.clone());
                     return work;
                 }

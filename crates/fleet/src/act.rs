@@ -6,19 +6,23 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{
     Api, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
 };
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta, Request};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tombolo_agent::difference::{merge_patch, without_nulls};
 use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
-use crate::kept::{Kept, Mirror, work_of_mirror};
+use crate::kept::Kept;
 use crate::object::Key;
 use crate::plan::{Action, parts_annotation};
-use crate::watches::{Known, as_json, forget_managers};
+use crate::watches::{Known, forget_managers};
 
-/// Does one thing. What the API answers goes into the index at once, so that the next plan knows it.
+const AS_METADATA: http::HeaderValue =
+    http::HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+
+/// Does one thing. What the API answers about Works goes into the index at once, so that the next plan knows it; news come
+/// back through the watches.
 pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Result<(), Error> {
     let client = &config.client;
     match action {
@@ -90,30 +94,13 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
         }
         Action::PatchStatus { key, patch } => {
-            let api = objects(config.client_for(&key.kind), &key);
-            match api.patch_status(&key.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(object) => {
-                    let object = as_json(object, &key.api_version, &key.kind);
-                    known.index.lock().refresh_object(key, Arc::new(object));
-                }
-                Err(Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(error),
-            }
+            ignore_gone(patch_status(client, &key, &patch).await)?;
         }
         Action::Bind { key, site } => bind(client, &key, &site).await?,
-        Action::CreatePod { pod, status } => create_pod(client, known, pod, status).await?,
+        Action::CreatePod { pod, status } => create_pod(client, pod, status).await?,
         Action::PatchPod { namespace, name, patch } => {
-            let api = objects(client, &Key::new("v1", "Pod", &namespace, &name));
-            match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
-                Ok(pod) => {
-                    let pod = as_json(pod, "v1", "Pod");
-                    if let Some(work) = work_of_mirror(&pod) {
-                        known.index.lock().refresh_mirror(&work, Arc::new(Mirror::new(&pod)));
-                    }
-                }
-                Err(Error::Api(status)) if status.code == 404 || status.code == 409 => {}
-                Err(error) => return Err(error),
-            }
+            let key = Key::new("v1", "Pod", &namespace, &name);
+            ignore_gone(patch_status(client, &key, &patch).await)?;
         }
         Action::DeletePod { namespace, name, uid } => {
             known.own_deletes.lock().insert(format!("{namespace}/{name}"));
@@ -180,32 +167,27 @@ async fn bind(client: &Client, key: &Key, site: &str) -> Result<(), Error> {
     ignore_gone(bound.map(drop))
 }
 
-async fn create_pod(
-    client: &Client,
-    known: &Arc<Known>,
-    pod: serde_json::Value,
-    status: serde_json::Value,
-) -> Result<(), Error> {
+async fn create_pod(client: &Client, pod: Value, status: Value) -> Result<(), Error> {
     let key = Key::of(&pod).unwrap_or_else(|| Key::new("v1", "Pod", "", ""));
-    let object: DynamicObject = serde_json::from_value(pod).map_err(Error::SerdeError)?;
-    let api = objects(client, &key);
-    match api.create(&PostParams::default(), &object).await {
+    let mut request = Request::new(objects(client, &key).resource_url())
+        .create(&PostParams::default(), pod.to_string().into_bytes())
+        .map_err(Error::BuildRequest)?;
+    request.headers_mut().insert(http::header::ACCEPT, AS_METADATA);
+    match client.request::<PartialObjectMeta<Pod>>(request).await {
         Ok(_) => {}
         Err(Error::Api(answer)) if answer.code == 409 => {}
         Err(error) => return Err(error),
     }
-    let patch = Patch::Merge(json!({ "status": status }));
-    match api.patch_status(&key.name, &PatchParams::default(), &patch).await {
-        Ok(pod) => {
-            let pod = as_json(pod, "v1", "Pod");
-            if let Some(work) = work_of_mirror(&pod) {
-                known.index.lock().put_mirror(&work, Arc::new(Mirror::new(&pod)));
-            }
-        }
-        Err(Error::Api(answer)) if answer.code == 404 => {}
-        Err(error) => return Err(error),
-    }
-    Ok(())
+    ignore_gone(patch_status(client, &key, &json!({ "status": status })).await)
+}
+
+/// The watch shows what came of it; the answer is not read.
+async fn patch_status(client: &Client, key: &Key, patch: &Value) -> Result<(), Error> {
+    let url = format!("{}/{}", objects(client, key).resource_url(), key.name);
+    let request = Request::new(url)
+        .patch_metadata("status", &PatchParams::default(), &Patch::Merge(patch))
+        .map_err(Error::BuildRequest)?;
+    client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
 }
 
 /// Somebody deleted a mirror at the hub: the pod itself is meant. The site's own controllers replace it.

@@ -39,6 +39,8 @@ pub struct SiteState {
     /// Version of the site's Lease that was last looked at.
     lease: Option<String>,
     pub groups: Vec<String>,
+    /// Changes with all that decides how objects are rendered for the site.
+    pub shape: u64,
 }
 
 #[derive(Default)]
@@ -119,8 +121,7 @@ impl Index {
 
     /// Everything that is or was placed.
     pub fn mark_all(&mut self) {
-        let all: Vec<Key> = self.objects.keys().chain(self.works.keys()).cloned().collect();
-        self.wanted.extend(all);
+        self.told.extend(self.objects.keys().chain(self.works.keys()).cloned());
     }
 
     pub fn mark_unsettled(&mut self) {
@@ -149,14 +150,7 @@ impl Index {
         self.wanted.insert(key);
     }
 
-    /// An answer to a write. The watch may have shown the object's deletion meanwhile: then it stays gone.
-    pub fn refresh_object(&mut self, key: Key, object: Object) {
-        if self.objects.contains_key(&key) {
-            self.put_object(key, object);
-        }
-    }
-
-    /// As [`Index::refresh_object`].
+    /// An answer to a write. The watch may have shown the Work's deletion meanwhile: then it stays gone.
     pub fn refresh_work(&mut self, work: Work) {
         let root = Key::of_root(&work.spec.root);
         if self.works_of(&root).any(|(_, w)| Some(&w.uid) == work.metadata.uid.as_ref()) {
@@ -288,7 +282,6 @@ impl Index {
     /// A mirrored pod at the hub, of the Work that it names.
     pub fn put_mirror(&mut self, id: &WorkId, pod: Arc<Mirror>) {
         let shown = self.mirrors.entry(id.clone()).or_default();
-        // An answer to a write can be newer than what the watch shows next.
         let news = |old: &Arc<Mirror>| old.uid != pod.uid || old.version < pod.version || old.version == 0;
         if !shown.pods.get(&pod.name).is_none_or(news) {
             return;
@@ -296,13 +289,6 @@ impl Index {
         shown.pods.insert(pod.name.clone(), pod);
         shown.right_for = None;
         self.mark_work(id);
-    }
-
-    /// As [`Index::refresh_object`].
-    pub fn refresh_mirror(&mut self, id: &WorkId, pod: Arc<Mirror>) {
-        if self.mirrors.get(id).is_some_and(|shown| shown.pods.contains_key(&pod.name)) {
-            self.put_mirror(id, pod);
-        }
     }
 
     pub fn drop_mirror(&mut self, id: &WorkId, name: &str) {
@@ -347,13 +333,13 @@ impl Index {
         let before = self.sites.get(&name);
         let heard = before.map_or(now, |s| s.heard);
         let lease = before.and_then(|s| s.lease.clone());
-        let reshaped = before.is_none_or(|old| {
-            let leaving = |s: &Site| s.metadata.deletion_timestamp.is_some();
-            old.site.spec != site.spec
-                || old.site.metadata.labels != site.metadata.labels
-                || old.site.is_ready() != site.is_ready()
-                || leaving(&old.site) != leaving(&site)
-        });
+        let redrawn = before
+            .is_none_or(|old| old.site.spec != site.spec || old.site.metadata.labels != site.metadata.labels);
+        let reshaped = redrawn
+            || before.is_some_and(|old| {
+                let leaving = |s: &Site| s.metadata.deletion_timestamp.is_some();
+                old.site.is_ready() != site.is_ready() || leaving(&old.site) != leaving(&site)
+            });
         let refilled = before.is_none_or(|old| {
             let room = |s: &Site| s.status.clone().map(|s| (s.shapes, s.offers));
             room(&old.site) != room(&site)
@@ -361,7 +347,8 @@ impl Index {
         if refilled && let Some(rooms) = self.rooms.get_mut(&name) {
             rooms.told();
         }
-        self.sites.insert(name, SiteState { site, heard, lease, groups });
+        let shape = if redrawn { self.topology + 1 } else { before.map_or(0, |s| s.shape) };
+        self.sites.insert(name, SiteState { site, heard, lease, groups, shape });
         if reshaped {
             self.topology += 1;
             self.mark_all();
@@ -440,10 +427,13 @@ impl Index {
     }
 
     fn regroup(&mut self) {
-        for (name, state) in &mut self.sites {
-            state.groups = convert::groups_of(name, &state.site, &self.groups);
-        }
         self.topology += 1;
+        for (name, state) in &mut self.sites {
+            let groups = convert::groups_of(name, &state.site, &self.groups);
+            if groups != state.groups {
+                (state.groups, state.shape) = (groups, self.topology);
+            }
+        }
         self.mark_all();
     }
 

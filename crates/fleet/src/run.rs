@@ -13,6 +13,7 @@ use kube::{Error, ResourceExt};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tombolo_agent::rush::Rush;
 use tombolo_api::{Placement, Site, SiteGroup, Work, names};
 
 use crate::act::{act, delete_at_site};
@@ -28,6 +29,8 @@ use crate::{clock, import, install, lead, register, sites, standing};
 
 /// Roots acted on at once.
 const AT_ONCE: usize = 64;
+/// A root that changes at so many sites makes a rush by itself.
+const CROWD: usize = 8;
 /// How long a removed site that is still there gets to clean up.
 const FAREWELL: i64 = 60;
 /// Seconds between two looks at what Placements say about themselves.
@@ -188,13 +191,6 @@ fn watch_kinds(
     }
 }
 
-/// What was done about a root. `wanted`: for something else that was wanted of it, not for what was told of it.
-struct Acted {
-    key: Key,
-    wanted: bool,
-    well: bool,
-}
-
 /// The loop: plan for what changed, act, look at the clock.
 async fn steer(
     config: Arc<FleetConfig>,
@@ -202,8 +198,10 @@ async fn steer(
     term: CancellationToken,
     mut watched: HashSet<(String, String)>,
 ) {
-    let mut acting: JoinSet<Acted> = JoinSet::new();
-    let mut placing = 0;
+    let mut acting: JoinSet<(Key, bool, bool)> = JoinSet::new();
+    let mut rush = Rush::default();
+    // Roots that go to many sites at once.
+    let mut crowds = 0;
     let mut active: HashSet<Key> = HashSet::new();
     let mut again: HashSet<Key> = HashSet::new();
     let mut failures: HashMap<Key, u32> = HashMap::new();
@@ -220,7 +218,7 @@ async fn steer(
         }
         let room = AT_ONCE.saturating_sub(acting.len());
         let wanted = if room > 0 { known.index.lock().take_wanted(256) } else { Vec::new() };
-        let busy = !wanted.is_empty() || placing > 0;
+        let busy = crowds > 0 || rush.is_on(now);
         let due = if room > 0 { told.due(now, busy) } else { Vec::new() };
         let wanted = wanted.into_iter().map(|key| (key, true));
         for (key, wanted) in wanted.chain(due.into_iter().map(|key| (key, false))) {
@@ -248,7 +246,11 @@ async fn steer(
             }
             if !actions.is_empty() {
                 active.insert(key.clone());
-                placing += usize::from(wanted);
+                if wanted {
+                    rush.note(now);
+                }
+                let crowd = actions.iter().filter(|action| !action.is_news()).count() >= CROWD;
+                crowds += usize::from(crowd);
                 let (config, known) = (config.clone(), known.clone());
                 acting.spawn(async move {
                     let mut well = true;
@@ -259,7 +261,7 @@ async fn steer(
                             well = false;
                         }
                     }
-                    Acted { key, wanted, well }
+                    (key, well, crowd)
                 });
             }
         }
@@ -271,13 +273,13 @@ async fn steer(
         if known.index.lock().wants_any() && acting.len() < AT_ONCE {
             continue;
         }
-        let next = told.next(placing > 0).filter(|_| acting.len() < AT_ONCE);
+        let next = told.next(busy).filter(|_| acting.len() < AT_ONCE);
         tokio::select! {
             () = known.changed.notified() => watch_kinds(&config, &known, &term, &mut watched),
             Some(done) = acting.join_next(), if !acting.is_empty() => {
-                let Ok(Acted { key, wanted, well }) = done else { continue };
+                let Ok((key, well, crowd)) = done else { continue };
+                crowds -= usize::from(crowd);
                 active.remove(&key);
-                placing -= usize::from(wanted);
                 if !well {
                     // Try again, later each time.
                     let count = failures.entry(key.clone()).or_default();

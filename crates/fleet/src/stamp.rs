@@ -14,7 +14,7 @@ use crate::index::Index;
 use crate::kept::Kept;
 use crate::object::{Object, text};
 
-/// `None` where more than these decide: lost sites, hubs below, workloads that may run at most once.
+/// `None` where more than these decide: hubs below, workloads that may run at most once.
 pub fn stamp(
     index: &Index,
     root: &Value,
@@ -24,11 +24,11 @@ pub fn stamp(
     works: &[(String, Arc<Kept>)],
     now: i64,
 ) -> Option<u64> {
-    if placement.failover.at_most_once || decided.unsettled {
+    if placement.failover.at_most_once {
         return None;
     }
     let mut hasher = DefaultHasher::new();
-    (&index.hub.id, index.hub.epoch, index.topology).hash(&mut hasher);
+    (&index.hub.id, index.hub.epoch).hash(&mut hasher);
     for (key, value) in root.as_object()? {
         match (key.as_str(), value.as_object()) {
             ("status", _) => {}
@@ -49,16 +49,19 @@ pub fn stamp(
     }
     serde_json::to_string(placement).ok()?.hash(&mut hasher);
     for (site, share) in &decided.sites {
-        if index.silent(site, now).is_some() || !index.sites.get(site)?.site.spec.hubs.is_empty() {
+        let state = index.sites.get(site)?;
+        if !state.site.spec.hubs.is_empty() {
             return None;
         }
-        (site, share.replicas, &share.parts).hash(&mut hasher);
+        (site, state.shape, index.silent(site, now).is_some()).hash(&mut hasher);
+        (share.replicas, &share.parts).hash(&mut hasher);
     }
     for (site, work) in works {
-        if index.silent(site, now).is_some() || work.tombstone.is_some() {
+        if work.tombstone.is_some() {
             return None;
         }
-        (site, &work.name, &work.uid, work.generation).hash(&mut hasher);
+        (site, index.silent(site, now).is_some()).hash(&mut hasher);
+        (&work.name, &work.uid, work.generation).hash(&mut hasher);
         work.annotations.hash(&mut hasher);
     }
     Some(hasher.finish())

@@ -1,17 +1,18 @@
 //! Roots that must be looked at again because sites said something of them, and when.
 //!
-//! What people want goes first: while roots are being placed or taken away, news of others gather for a while, and all that
-//! was said of a root is then shown at once. A root whose plan takes long, because it is on a thousand sites, rests for
+//! What people want goes first: in a rush of roots that are placed or taken away, news gather for a while, and all that was
+//! said of a root is then shown at once. A root whose plan takes long, because it is on a thousand sites, rests for
 //! several times that long, and all such roots together get a third of the time.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
+use tombolo_agent::rush::PATIENCE;
+
 use crate::object::Key;
 
 /// A step at a site shows in several reports.
 const GATHER: Duration = Duration::from_millis(10);
-const PATIENCE: Duration = Duration::from_millis(250);
 const TAKES_LONG: Duration = Duration::from_millis(20);
 const REST: u32 = 4;
 
@@ -19,7 +20,8 @@ const REST: u32 = 4;
 pub struct Told {
     /// From when on news of a root gather.
     since: HashMap<Key, Instant>,
-    queue: BTreeSet<(Instant, Key)>,
+    quick: BTreeSet<(Instant, Key)>,
+    slow: BTreeSet<(Instant, Key)>,
     resting: HashMap<Key, Instant>,
     /// Until then no root that takes long is due.
     quiet_until: Option<Instant>,
@@ -30,29 +32,42 @@ impl Told {
         if self.since.contains_key(&key) {
             return;
         }
-        let since = match self.resting.get(&key) {
-            Some(rested) => now.max(*rested).max(self.quiet_until.unwrap_or(now)),
-            None => now,
-        };
-        self.since.insert(key.clone(), since);
-        self.queue.insert((since, key));
+        let rested = self.resting.get(&key);
+        let since = rested.map_or(now, |rested| now.max(*rested));
+        let queue = if rested.is_some() { &mut self.slow } else { &mut self.quick };
+        queue.insert((since, key.clone()));
+        self.since.insert(key, since);
     }
 
-    /// Takes out those whose time has come, the longest waiting first.
-    pub fn due(&mut self, now: Instant, busy: bool) -> Vec<Key> {
+    /// Takes out those whose time has come, the longest waiting first, and of those that take long only one.
+    pub fn due(&mut self, now: Instant, rush: bool) -> Vec<Key> {
         let mut due = Vec::new();
-        while self.next(busy).is_some_and(|at| at <= now)
-            && let Some((_, key)) = self.queue.pop_first()
+        while self.next_quick(rush).is_some_and(|at| at <= now)
+            && let Some((_, key)) = self.quick.pop_first()
         {
-            self.since.remove(&key);
             due.push(key);
+        }
+        if self.next_slow(rush).is_some_and(|at| at <= now) {
+            due.extend(self.slow.pop_first().map(|(_, key)| key));
+        }
+        for key in &due {
+            self.since.remove(key);
         }
         due
     }
 
     /// When the next one is due.
-    pub fn next(&self, busy: bool) -> Option<Instant> {
-        Some(self.queue.first()?.0 + if busy { PATIENCE } else { GATHER })
+    pub fn next(&self, rush: bool) -> Option<Instant> {
+        self.next_quick(rush).into_iter().chain(self.next_slow(rush)).min()
+    }
+
+    fn next_quick(&self, rush: bool) -> Option<Instant> {
+        Some(self.quick.first()?.0 + gather(rush))
+    }
+
+    fn next_slow(&self, rush: bool) -> Option<Instant> {
+        let at = self.slow.first()?.0 + gather(rush);
+        Some(self.quiet_until.map_or(at, |quiet| at.max(quiet)))
     }
 
     /// A root was planned, which took so long.
@@ -66,6 +81,10 @@ impl Told {
     }
 }
 
+fn gather(rush: bool) -> Duration {
+    if rush { PATIENCE } else { GATHER }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn news_gather_for_a_moment_and_longer_while_others_are_placed() {
+    fn news_gather_for_a_moment_and_longer_in_a_rush() {
         let (mut told, start) = (Told::default(), Instant::now());
         told.add(key("a"), start);
         told.add(key("a"), start + GATHER / 2);
@@ -101,5 +120,20 @@ mod tests {
         told.planned(&key("large"), GATHER, start);
         told.add(key("large"), start);
         assert_eq!(told.due(start + GATHER, false), [key("large")]);
+    }
+
+    #[test]
+    fn of_roots_that_take_long_one_at_a_time_is_planned() {
+        let (mut told, start) = (Told::default(), Instant::now());
+        let long = TAKES_LONG * 2;
+        for name in ["one", "two"] {
+            told.planned(&key(name), long, start);
+            told.add(key(name), start);
+        }
+        let rested = start + long * REST + GATHER;
+        assert_eq!(told.due(rested, false), [key("one")]);
+        told.planned(&key("one"), long, rested);
+        assert!(told.due(rested, false).is_empty(), "others get their share of the time");
+        assert_eq!(told.due(rested + long * 2, false), [key("two")]);
     }
 }
