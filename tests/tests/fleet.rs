@@ -22,6 +22,7 @@ kind: Deployment
 metadata: {name: web}
 spec:
   replicas: 2
+  minReadySeconds: 3
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
@@ -98,7 +99,16 @@ fn is_a_good_member(release: Release) -> Result<()> {
     ensure!(member.run(&["get", "cm", "settings", "-o", "jsonpath={.data.colour}"])? == "green");
     kubectl.until(&["get", "pods", "-o", "wide"], "frankfurt", PATIENCE)?;
 
-    // A change at the hub arrives; a change by a local person is reported and left.
+    // What is no longer set at the hub goes away there.
+    let unset = r#"[{"op": "remove", "path": "/spec/minReadySeconds"}]"#;
+    kubectl.run(&["patch", "deploy", "web", "--type=json", "-p", unset])?;
+    wait_for("the field to go at the member", PATIENCE, || {
+        let left = member.run(&["get", "deploy", "web", "-o", "jsonpath={.spec.minReadySeconds}"])?;
+        ensure!(left.is_empty() || left == "0", "minReadySeconds is {left}");
+        Ok(())
+    })?;
+
+    // A change at the hub arrives.
     kubectl.run(&["scale", "deploy/web", "--replicas=3"])?;
     member.until(&["get", "deploy", "web", "-o", "jsonpath={.spec.replicas}"], "3", PATIENCE)?;
 

@@ -24,6 +24,7 @@ kind: Deployment
 metadata: {{name: {name}, namespace: {namespace}}}
 spec:
   replicas: {replicas}
+  minReadySeconds: 1
   selector: {{matchLabels: {{app: {name}}}}}
   template:
     metadata: {{labels: {{app: {name}}}}}
@@ -79,6 +80,7 @@ fn an_owner_limits_a_hub_and_a_hub_limits_its_users() -> Result<()> {
     let table = top.tombolo(&["sites"])?;
     ensure!(table.contains("Gi"), "memory without a unit: {table}");
     the_owner_s_word(&hub)?;
+    what_is_no_longer_set_goes(&hub, &harbour.kubectl())?;
     // What a hub tried beyond that is on record at the site.
     let log = harbour.process.log();
     for traces in [["not applied", "forbidden"], ["a request was refused", "pods/exec"]] {
@@ -92,6 +94,19 @@ fn an_owner_limits_a_hub_and_a_hub_limits_its_users() -> Result<()> {
     two_hubs(&other_host, &island)?;
     revoked(&top, &harbour)?;
     silent_sites_are_marked(&top, harbour)
+}
+
+/// Also where the field was there from the beginning, when the object was created and not applied.
+fn what_is_no_longer_set_goes(hub: &Kubectl, site: &Kubectl) -> Result<()> {
+    let field = ["get", "deploy", "web", "-n", "shop", "-o", "jsonpath={.spec.minReadySeconds}"];
+    ensure!(site.run(&field)? == "1");
+    let unset = r#"[{"op": "remove", "path": "/spec/minReadySeconds"}]"#;
+    hub.run(&["patch", "deploy", "web", "-n", "shop", "--type=json", "-p", unset])?;
+    wait_for("the field to go at the site", PATIENCE, || {
+        let left = site.run(&field)?;
+        ensure!(left.is_empty() || left == "0", "minReadySeconds is {left}");
+        Ok(())
+    })
 }
 
 /// Namespaces, logs and exec, by the site's own RBAC; refusals show at the hub.

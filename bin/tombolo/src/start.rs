@@ -159,7 +159,8 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
     fs::rename(&partial, path).with_context(wrong)
 }
 
-/// A client that calls the server in this process: no sockets, no TLS, and no `managedFields` in any answer.
+/// A client that calls the server in this process: no sockets, no TLS, and no `managedFields` in an answer unless the request
+/// says so.
 pub fn client(server: &Server, user: &str) -> kube::Client {
     client_in_process(server, user, true)
 }
@@ -173,7 +174,8 @@ fn client_in_process(server: &Server, user: &str, omit_managers: bool) -> kube::
     let (server, identity) = (server.clone(), Identity::system(user));
     let service = tower::service_fn(move |mut request: Request<kube::client::Body>| {
         let (server, identity) = (server.clone(), identity.clone());
-        if omit_managers {
+        let asked = request.uri().query().is_some_and(|query| query.contains("omitManagedFields="));
+        if omit_managers && !asked {
             let uri = request.uri();
             let more = if uri.query().is_some() { '&' } else { '?' };
             if let Ok(uri) = format!("{uri}{more}omitManagedFields=true").parse() {

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use futures::future::join_all;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::api::{
-    Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams,
-    Preconditions,
+    Api, ApiResource, DeleteParams, DynamicObject, GetParams, GroupVersionKind, Patch, PatchParams,
+    PostParams, Preconditions,
 };
-use kube::core::{PartialObjectMeta, Status};
+use kube::core::{PartialObjectMeta, Request, Status};
 use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -351,8 +351,16 @@ impl Applier {
     }
 
     async fn metadata(&self, key: &Key) -> Result<Option<PartialObjectMeta<DynamicObject>>, Refusal> {
-        match self.api(&self.own, key).get_metadata_opt(&key.name).await {
-            Ok(found) => Ok(found),
+        let mut request = Request::new(self.api(&self.own, key).resource_url())
+            .get_metadata(&key.name, &GetParams::default())
+            .map_err(Error::BuildRequest)?;
+        // A client inside the site's own process leaves these out unless asked.
+        let more = if request.uri().query().is_some() { '&' } else { '?' };
+        if let Ok(uri) = format!("{}{more}omitManagedFields=false", request.uri()).parse() {
+            *request.uri_mut() = uri;
+        }
+        match self.own.request(request).await {
+            Ok(found) => Ok(Some(found)),
             // A custom kind whose plural we guessed wrong answers "not found" as well; the patch finds that out.
             Err(Error::Api(status)) if status.code == 404 => Ok(None),
             Err(error) => Err(error.into()),
