@@ -29,6 +29,9 @@ use crate::{clock, import, install, lead, register, sites, standing};
 
 /// Roots acted on at once.
 const AT_ONCE: usize = 64;
+/// Writes for one root at once; news of a thousand sites must not crowd out the sites themselves.
+const INTENTS: usize = 16;
+const NEWS: usize = 4;
 /// A root that changes at so many sites makes a rush by itself.
 const CROWD: usize = 8;
 /// How long a removed site that is still there gets to clean up.
@@ -249,13 +252,17 @@ async fn steer(
                 if wanted {
                     rush.note(now);
                 }
-                let crowd = actions.iter().filter(|action| !action.is_news()).count() >= CROWD;
+                let intents = actions.iter().filter(|action| !action.is_news()).count();
+                let crowd = intents >= CROWD;
                 crowds += usize::from(crowd);
+                let width = if intents > 0 { INTENTS } else { NEWS };
                 let (config, known) = (config.clone(), known.clone());
                 acting.spawn(async move {
                     let mut well = true;
                     let acts = actions.into_iter().map(|action| act(&config, &known, action));
-                    for result in futures::stream::iter(acts).buffer_unordered(16).collect::<Vec<_>>().await {
+                    for result in
+                        futures::stream::iter(acts).buffer_unordered(width).collect::<Vec<_>>().await
+                    {
                         if let Err(error) = result {
                             tracing::warn!(object = %key, %error, "not done");
                             well = false;

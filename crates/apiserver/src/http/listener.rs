@@ -114,10 +114,12 @@ where
     let identity = identity.map(Arc::new);
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (server, identity) = (server.clone(), identity.clone());
-        async move {
+        // In a box, which is gone once there is an answer: a connection holds the room for this as long as it lives, and
+        // a watch, or a client that thinks, lives long.
+        Box::pin(async move {
             let response = server.answer(request.map(Into::into), identity).await;
             Ok::<_, std::convert::Infallible>(response)
-        }
+        })
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
