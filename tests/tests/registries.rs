@@ -81,6 +81,8 @@ fn pull(data: &Path, more: &[&str]) -> Result<(bool, String)> {
 fn an_image_comes_from_a_mirror_with_a_private_authority() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let pki = Pki::new(dir.path())?;
+    // Where a node keeps its images.
+    std::fs::create_dir(dir.path().join("images"))?;
     let mirror = format!("registry.invalid=https://127.0.0.1:{}/", registry(&pki)?);
     let authority = pki.ca();
     let authority = authority.to_str().expect("text");
