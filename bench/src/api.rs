@@ -183,7 +183,7 @@ async fn watched(
         let before = (cpu_exact(server)?, cpu_exact(&own)?);
         let written = Instant::now();
         let write = tokio::spawn(async move { load::send(&client, "POST", SECRETS, Some(&secret)).await });
-        watchers.wait()?;
+        watchers.wait(&name)?;
         own_spent += cpu_exact(&own)? - before.1;
         seen.push(milliseconds(watchers.last_saw(&name)? - written));
         write.await??;

@@ -61,7 +61,7 @@ impl Watchers {
 
 impl super::Watchers for Watchers {
     /// Nothing is decrypted here.
-    fn wait(&mut self) -> Result<()> {
+    fn wait(&mut self, _: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut events = Events::with_capacity(1024);
         let mut missing = self.all.len();

@@ -31,8 +31,9 @@ impl Access {
 
 /// Watchers of one path; all are established.
 pub trait Watchers {
-    /// Waits until every watcher was sent something. Cheap, because its cost is part of what is measured.
-    fn wait(&mut self) -> Result<()>;
+    /// Waits until every watcher was sent what names `name`, or at least something, where looking closer would cost more
+    /// than it may: its cost is part of what is measured.
+    fn wait(&mut self, name: &str) -> Result<()>;
 
     /// Checks that every watcher got the whole event that names `name`; gives the moment the last one had it.
     fn last_saw(&mut self, name: &str) -> Result<Instant>;

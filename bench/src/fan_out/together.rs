@@ -61,10 +61,10 @@ impl Watchers {
 }
 
 impl super::Watchers for Watchers {
-    fn wait(&mut self) -> Result<()> {
+    fn wait(&mut self, name: &str) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         let mut events = Events::with_capacity(1024);
-        while !self.all.iter().all(Connection::is_served) {
+        while !self.all.iter().all(|connection| connection.is_served(name)) {
             let left =
                 deadline.checked_duration_since(Instant::now()).context("not every watcher saw the write")?;
             self.poll.poll(&mut events, Some(left))?;
@@ -129,8 +129,9 @@ impl Connection {
         Ok(this)
     }
 
-    fn is_served(&self) -> bool {
-        self.watchers.values().all(|event| event.ends_with(b"}\n"))
+    fn is_served(&self, name: &str) -> bool {
+        let names = |event: &[u8]| event.windows(name.len()).any(|part| part == name.as_bytes());
+        self.watchers.values().all(|event| event.ends_with(b"}\n") && names(event))
     }
 
     /// Takes what the socket holds.
