@@ -175,7 +175,7 @@ impl Applier {
                 Claim::OtherRoot(_) => {}
             }
         }
-        if let Some(found) = &found {
+        if let Some(found) = found {
             self.own_as_applied(&key, found).await?;
         }
         let mut patch = object.clone();
@@ -206,28 +206,41 @@ impl Applier {
     async fn own_as_applied(
         &self,
         key: &Key,
-        found: &PartialObjectMeta<DynamicObject>,
+        mut found: PartialObjectMeta<DynamicObject>,
     ) -> Result<(), Refusal> {
-        let Some(managers) = &found.metadata.managed_fields else { return Ok(()) };
+        for _ in 0..TRIMS {
+            let Some(patch) = self.taking_over(&found) else { return Ok(()) };
+            let params = PatchParams { field_manager: Some(self.manager.clone()), ..Default::default() };
+            match self.api(&self.acting, key).patch_metadata(&key.name, &params, &Patch::Merge(&patch)).await
+            {
+                Ok(_) => return Ok(()),
+                Err(Error::Api(status)) if status.code == 404 => return Ok(()),
+                // Something that starts has its status written all the time.
+                Err(Error::Api(status)) if status.code == 409 => match self.metadata(key).await? {
+                    Some(newer) => found = newer,
+                    None => return Ok(()),
+                },
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Refusal::Unreachable(format!("{key} is changed by others as fast as it is taken over")))
+    }
+
+    /// The patch that makes the fields we created applied ones, if there are such.
+    fn taking_over(&self, found: &PartialObjectMeta<DynamicObject>) -> Option<Value> {
+        let managers = found.metadata.managed_fields.as_ref()?;
         let ours = |entry: &ManagedFieldsEntry, operation: &str| {
             entry.manager.as_deref() == Some(&self.manager)
                 && entry.operation.as_deref() == Some(operation)
                 && entry.subresource.as_deref().unwrap_or_default().is_empty()
         };
         if managers.iter().any(|entry| ours(entry, "Apply")) {
-            return Ok(());
+            return None;
         }
         let mut managers = managers.clone();
-        let Some(entry) = managers.iter_mut().find(|entry| ours(entry, "Update")) else { return Ok(()) };
-        entry.operation = Some("Apply".into());
+        managers.iter_mut().find(|entry| ours(entry, "Update"))?.operation = Some("Apply".into());
         let version = &found.metadata.resource_version;
-        let patch = json!({"metadata": {"managedFields": managers, "resourceVersion": version}});
-        let params = PatchParams { field_manager: Some(self.manager.clone()), ..Default::default() };
-        match self.api(&self.acting, key).patch_metadata(&key.name, &params, &Patch::Merge(&patch)).await {
-            Ok(_) => Ok(()),
-            Err(Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        Some(json!({"metadata": {"managedFields": managers, "resourceVersion": version}}))
     }
 
     /// Server-side apply; fields that others hold are left to them unless `force`.
