@@ -234,7 +234,6 @@ fn behind_nat(edge: &str) -> Result<()> {
         command.arg(&upstream.kubeconfig).arg("--data-dir").arg(dir.path().join("gateway"));
         Process::start("gateway", command, dir.path())
     };
-    let mut gateway = start_gateway()?;
     let kubeconfig = pki.kubeconfig("edge", &upstream.url, "system:node:edge", "system:nodes")?;
     let _removal = Removal(data.clone(), Some(Namespace::of_another(edge)));
     let mut command = Command::new(cargo_binary("tombolo"));
@@ -242,6 +241,12 @@ fn behind_nat(edge: &str) -> Result<()> {
     command.args(["--server-tls-bootstrap", "--data-dir"]);
     command.arg(&data).arg("--kubeconfig").arg(&kubeconfig);
     let mut node = Process::start("node", command, dir.path())?;
+    wait_for("the node", PATIENCE, || {
+        node.alive()?;
+        kubectl.run(&["wait", "node/edge", "--for=condition=Ready", "--timeout=5s"])
+    })?;
+    // The node has said its own addresses; the gateway's takes the place of them all.
+    let mut gateway = start_gateway()?;
     let result = reached_through_the_gateway(&kubectl, &data, dir.path(), &mut node);
     if result.is_err() {
         eprintln!("{}\n{}", gateway.log(), node.log());
@@ -266,18 +271,17 @@ fn reached_through_the_gateway(
     dir: &Path,
     node: &mut Process,
 ) -> Result<()> {
-    wait_for("the node", PATIENCE, || {
-        node.alive()?;
-        kubectl.run(&["wait", "node/edge", "--for=condition=Ready", "--timeout=5s"])
-    })?;
     import(dir, data)?;
     kubectl.apply(&APPLICATION.replace("IMAGE", IMAGE))?;
     kubectl.run(&["rollout", "status", "deployment/web", "--timeout=90s"])?;
     let direct =
         std::net::TcpStream::connect_timeout(&format!("{EDGE}:10250").parse()?, Duration::from_millis(500));
     ensure!(direct.is_err(), "the node's own port cannot be reached from the cluster");
-    let address = kubectl.run(&["get", "node", "edge", "-o", "jsonpath={.status.addresses[*].address}"])?;
-    ensure!(address == CLUSTER.to_string(), "{address}");
+    wait_for("the gateway's address", PATIENCE, || {
+        let said = kubectl.run(&["get", "node", "edge", "-o", "jsonpath={.status.addresses[*].address}"])?;
+        ensure!(said == CLUSTER.to_string(), "{said}");
+        Ok(())
+    })?;
     kubectl.until(&["logs", "deployment/web"], "ahoy from the edge", PATIENCE)?;
     ensure!(kubectl.run(&["exec", "deployment/web", "--", "hostname"])?.contains("web-"));
     let echoed = kubectl.run_with_input(&["exec", "-i", "deployment/web", "--", "cat"], "there and back")?;

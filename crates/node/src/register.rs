@@ -243,8 +243,16 @@ async fn send_status(ctx: &Context, status: &NodeStatus) -> Result<(), kube::Err
             condition.last_transition_time = before.last_transition_time.clone();
         }
     }
-    let patch = serde_json::json!({"status": status});
+    let mut patch = serde_json::json!({"status": status});
+    replace_addresses(&mut patch);
     api.patch_status(&ctx.node_name, &PatchParams::default(), &Patch::Strategic(&patch)).await.map(drop)
+}
+
+/// Addresses are merged by their type; of those that are no longer said, none may stay.
+fn replace_addresses(patch: &mut serde_json::Value) {
+    if let Some(addresses) = patch.pointer_mut("/status/addresses").and_then(|a| a.as_array_mut()) {
+        addresses.push(serde_json::json!({"$patch": "replace"}));
+    }
 }
 
 async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> NodeStatus {
