@@ -26,14 +26,16 @@ pub struct SiteApi {
     inner: Arc<Mutex<Inner>>,
 }
 
+/// By collection (`/apis/apps/v1/deployments`), then by `namespace/name`.
+pub type Objects = HashMap<String, BTreeMap<String, Value>>;
+
+const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
+
 #[derive(Default)]
 struct Inner {
     revision: u64,
-    /// Objects by collection (`/apis/apps/v1/deployments`), then by `namespace/name`.
-    objects: HashMap<String, BTreeMap<String, Value>>,
+    objects: Objects,
     watchers: HashMap<String, Vec<mpsc::Sender<Bytes>>>,
-    /// Which value of the marker label each Deployment was last applied with.
-    marks: HashMap<String, String>,
 }
 
 /// The label by which a bench tells versions of a placement apart.
@@ -84,20 +86,35 @@ impl SiteApi {
         kube::Client::new(self.clone(), "default")
     }
 
-    /// Deployments that were last applied with this mark.
+    /// Deployments whose pods have this mark.
     pub fn marked(&self, mark: &str) -> usize {
-        self.inner.lock().marks.values().filter(|m| *m == mark).count()
+        let inner = self.inner.lock();
+        let all = inner.objects.get(DEPLOYMENTS).into_iter().flat_map(BTreeMap::values);
+        all.filter(|d| d["spec"]["template"]["metadata"]["labels"][MARK] == mark).count()
     }
 
-    /// Everything of one collection, for keeping it over a restart.
-    pub fn dump(&self, collection: &str) -> BTreeMap<String, Value> {
-        self.inner.lock().objects.get(collection).cloned().unwrap_or_default()
+    /// Deployments whose first variable has this value.
+    pub fn valued(&self, value: &str) -> usize {
+        let inner = self.inner.lock();
+        let all = inner.objects.get(DEPLOYMENTS).into_iter().flat_map(BTreeMap::values);
+        all.filter(|d| d["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] == value).count()
     }
 
-    pub fn restore(&self, collection: &str, objects: BTreeMap<String, Value>) {
+    pub fn has_any(&self, collection: &str) -> bool {
+        self.inner.lock().objects.get(collection).is_some_and(|objects| !objects.is_empty())
+    }
+
+    /// Everything, for keeping it over a restart.
+    pub fn dump(&self) -> Objects {
+        self.inner.lock().objects.clone()
+    }
+
+    pub fn restore(&self, objects: Objects) {
         let mut inner = self.inner.lock();
-        for (key, object) in objects {
-            inner.put(collection, &key, object);
+        for (collection, objects) in objects {
+            for (key, object) in objects {
+                inner.put(&collection, &key, object);
+            }
         }
     }
 
@@ -189,7 +206,7 @@ impl Inner {
         let generation = old.as_ref().map_or(0, |o| o["metadata"]["generation"].as_i64().unwrap_or(0));
         let changed = old.as_ref().is_none_or(|o| o["spec"] != object["spec"]);
         object["metadata"]["generation"] = json!(generation + i64::from(changed));
-        if place.collection == "/apis/apps/v1/deployments" {
+        if place.collection == DEPLOYMENTS {
             self.run(place, &mut object);
         }
         self.put(&place.collection, &place.key(), object)
@@ -203,9 +220,6 @@ impl Inner {
             "conditions": [{"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable", "message": "",
                 "lastTransitionTime": "2026-01-01T00:00:00Z", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
         let template = &object["spec"]["template"];
-        if let Some(mark) = template["metadata"]["labels"][MARK].as_str() {
-            self.marks.insert(place.key(), mark.to_owned());
-        }
         for n in 0..replicas {
             let name = format!("{}-{n}", place.name.as_deref().unwrap_or_default());
             let key = format!("{}/{name}", place.namespace);
@@ -230,8 +244,7 @@ impl Inner {
         let object = self.objects.get_mut(&place.collection)?.remove(&place.key())?;
         self.revision += 1;
         self.tell(&place.collection, "DELETED", &object);
-        if place.collection == "/apis/apps/v1/deployments" {
-            self.marks.remove(&place.key());
+        if place.collection == DEPLOYMENTS {
             let prefix = format!("{}-", place.key());
             let pods = self.objects.get_mut("/api/v1/pods");
             let gone: Vec<String> =

@@ -2,7 +2,8 @@
 //! behind the agent, the site's own cluster, is an API in memory.
 //!
 //! It is driven over its standard input and output, one line each: `applied MARK` answers how many Deployments all sites
-//! have applied with that mark, `tied` how many agents have joined, `save` writes down what the agents must remember.
+//! have applied with that mark, `valued VALUE` how many with that value, `tied` how many agents have joined; `save` writes
+//! down all that the sites have.
 
 mod api;
 
@@ -10,14 +11,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio_util::sync::CancellationToken;
 use tombolo_agent::AgentConfig;
 use tombolo_api::{SiteSpec, Tier};
 
 pub use api::MARK;
-use api::SiteApi;
+use api::{Objects, SiteApi};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -30,7 +30,7 @@ pub struct Args {
     ca_hash: String,
     #[arg(long)]
     count: usize,
-    /// Where the agents' certificates are kept over a restart
+    /// Where what the sites have is kept over a restart
     #[arg(long)]
     state: PathBuf,
 }
@@ -43,7 +43,7 @@ pub fn run(args: Args) -> Result<()> {
 }
 
 async fn live(args: Args) -> Result<()> {
-    let kept: BTreeMap<String, BTreeMap<String, Value>> = match std::fs::read(&args.state) {
+    let mut kept: BTreeMap<String, Objects> = match std::fs::read(&args.state) {
         Ok(text) => serde_json::from_slice(&text).context("the kept state is damaged")?,
         Err(_) => BTreeMap::new(),
     };
@@ -52,7 +52,7 @@ async fn live(args: Args) -> Result<()> {
     for n in 0..args.count {
         let name = format!("s{n:04}");
         let api = SiteApi::new();
-        api.restore(SECRETS, kept.get(&name).cloned().unwrap_or_default());
+        api.restore(kept.remove(&name).unwrap_or_default());
         let config = AgentConfig {
             site: api.client(),
             site_dial: None,
@@ -79,9 +79,10 @@ async fn live(args: Args) -> Result<()> {
     while let Some(line) = lines.next_line().await? {
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("applied", mark) => println!("{}", sites.values().map(|s| s.marked(mark)).sum::<usize>()),
-            ("tied", _) => println!("{}", sites.values().filter(|s| !s.dump(SECRETS).is_empty()).count()),
+            ("valued", value) => println!("{}", sites.values().map(|s| s.valued(value)).sum::<usize>()),
+            ("tied", _) => println!("{}", sites.values().filter(|s| s.has_any(SECRETS)).count()),
             ("save", _) => {
-                let all: BTreeMap<_, _> = sites.iter().map(|(name, s)| (name, s.dump(SECRETS))).collect();
+                let all: BTreeMap<_, _> = sites.iter().map(|(name, s)| (name, s.dump())).collect();
                 std::fs::write(&args.state, serde_json::to_vec(&all)?)?;
                 println!("saved");
             }

@@ -23,9 +23,19 @@ use crate::commands::{
     reference, serve, site, sites, support, token, top, wipe,
 };
 
+const HELP: &str = "\
+Examples:
+  tombolo up                              a whole fleet on this machine, for a first try
+  tombolo sites -o wide                   the fleet at a glance
+  tombolo explain place deploy/web        why each replica is where it is
+  tombolo check                           what is wrong, and how to mend it
+
+Exit codes:
+  0 done   1 `check` found something wrong   2 not done, or a wrong command line   130 interrupted";
+
 /// One Kubernetes API from cloud to edge
 #[derive(Parser)]
-#[command(name = "tombolo", version, arg_required_else_help = true)]
+#[command(name = "tombolo", version, arg_required_else_help = true, after_help = HELP)]
 struct Cli {
     #[command(flatten)]
     target: Target,
@@ -62,21 +72,35 @@ enum Command {
     Support(support::Args),
     Backup(backup::BackupArgs),
     Restore(backup::RestoreArgs),
-    #[command(hide = true)]
     Wipe(wipe::Args),
     Completion(completion::Args),
     #[command(hide = true)]
     Reference(reference::Args),
 }
 
+const LET_GO: std::time::Duration = std::time::Duration::from_secs(30);
+
 fn main() -> ExitCode {
     // Must come first: containers are made by a copy of this program that has one thread.
     tombolo_node::reexec::maybe_run();
     debug_assert!(tombolo_memory::is_set_up(), "the allocator was set up before the first allocation");
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return fault::misused(&error, &Cli::command()),
+    };
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fault::report(&error),
+    }
+}
+
+/// Most of the program is code for something else than what this process does.
+async fn stay_small() {
+    loop {
+        tokio::time::sleep(LET_GO).await;
+        if let Err(error) = tombolo_memory::let_go_of_code() {
+            tracing::debug!(%error, "code that is not needed stays mapped");
+        }
     }
 }
 
@@ -96,6 +120,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let target = cli.target;
+    runtime.spawn(stay_small());
     runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,

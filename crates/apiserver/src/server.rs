@@ -204,7 +204,7 @@ impl Server {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        listener::serve(self.clone(), io, Some(identity)).await;
+        listener::serve(self.clone(), Box::new(io), Some(identity)).await;
     }
 
     /// The certificate authority: certificate and key, PEM.
@@ -242,10 +242,14 @@ impl Server {
         ))
     }
 
-    /// Serves TLS on a port. `address` may have port 0.
-    pub async fn listen(&self, address: SocketAddr) -> Result<Listening, ListenError> {
+    /// Serves TLS on a port that the caller opened at `address` (which may have port 0), or tried to.
+    pub async fn listen(
+        &self,
+        address: SocketAddr,
+        opened: std::io::Result<tokio::net::TcpListener>,
+    ) -> Result<Listening, ListenError> {
         let bind = |source| ListenError::Bind { address, source };
-        let listener = tokio::net::TcpListener::bind(address).await.map_err(bind)?;
+        let listener = opened.map_err(bind)?;
         let local = listener.local_addr().map_err(bind)?;
         let mut names: Vec<String> =
             ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"]

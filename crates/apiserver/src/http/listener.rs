@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::outdated::Verifier;
 use crate::auth::{Identity, x509};
 use crate::bootstrap::keys::KeyError;
+use crate::http::gathering::Gathering;
 use crate::http::serving::Serving;
 use crate::http::status::Failure;
 use crate::server::Server;
@@ -102,14 +103,20 @@ async fn secure(server: Server, acceptor: tokio_rustls::TlsAcceptor, stream: Tcp
         .peer_certificates()
         .and_then(|chain| chain.first())
         .and_then(|c| x509::identity(c));
-    serve(server, stream, identity).await;
+    let shared = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let io: BoxIo = if shared { Box::new(Gathering::new(stream)) } else { Box::new(stream) };
+    serve(server, io, identity).await;
 }
 
+/// Whatever bytes come and go through. In a box, so that the code of HTTP is there once.
+pub type BoxIo = Box<dyn Io>;
+
+pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
+
 /// Serves HTTP/1.1 or HTTP/2 on one byte stream until it ends or the server stops.
-pub async fn serve<I>(server: Server, io: I, identity: Option<Identity>)
-where
-    I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
+pub async fn serve(server: Server, io: BoxIo, identity: Option<Identity>) {
     let stop = server.stopping();
     let identity = identity.map(Arc::new);
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {

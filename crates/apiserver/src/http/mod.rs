@@ -1,6 +1,7 @@
 //! HTTP: bodies, the listener, what a request is about, and error answers.
 
 pub mod body;
+mod gathering;
 pub mod listener;
 pub mod negotiate;
 pub mod query;
