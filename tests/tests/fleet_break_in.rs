@@ -9,6 +9,19 @@ use base64::engine::general_purpose::STANDARD;
 use tombolo_testkit::{Fixture, Kubectl, Tombolo, require, tombolo, wait_for};
 
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Something that only the other site has.
+const OF_BETA: &str = "
+apiVersion: tombolo.dev/v1alpha1
+kind: Placement
+metadata: {name: beta, namespace: default}
+spec:
+  objects: [{apiVersion: v1, kind: ConfigMap, name: plans}]
+  sites: {names: [beta]}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: plans, namespace: default}
+";
 
 struct Site {
     name: &'static str,
@@ -83,6 +96,14 @@ fn refused(kubectl: &Kubectl, args: &[&str], wanted: &str) -> Result<()> {
     Ok(())
 }
 
+/// A PUT of something that is not the sender's.
+fn replaced(kubectl: &Kubectl, path: &str, object: &str, wanted: &str) -> Result<()> {
+    let written = kubectl.run_with_input(&["replace", "--raw", path, "-f", "-"], object);
+    let answer = format!("{:#}", written.err().with_context(|| format!("{path} was written"))?);
+    ensure!(answer.contains(wanted), "{answer}");
+    Ok(())
+}
+
 /// Waits for a line of the log that has all of these in it.
 fn logged(process: &Tombolo, wanted: &[&str]) -> Result<()> {
     wait_for(&format!("a line with {wanted:?} in the log"), Duration::from_secs(15), || {
@@ -113,24 +134,57 @@ fn who_tries_to_break_in_gets_nowhere_and_leaves_a_trace() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0", "--lease-seconds", "5"])?;
     let admin = hub.kubectl();
-    let (alpha, _beta) = (Site::start("alpha", dir.path(), &hub)?, Site::start("beta", dir.path(), &hub)?);
+    let (alpha, beta) = (Site::start("alpha", dir.path(), &hub)?, Site::start("beta", dir.path(), &hub)?);
     let thief = alpha.at_hub(&hub, dir.path())?;
     thief.run(&["get", "works", "-n", "site-alpha"])?;
 
     // Another site's works, another site's status, anything else.
     refused(&thief, &["get", "works", "-n", "site-beta"], "cannot list resource \"works\"")?;
     logged(&hub, &["a request was refused", "system:site:alpha", "works", "site-beta"])?;
-    let status = r#"{"apiVersion":"tombolo.dev/v1alpha1","kind":"Site","metadata":{"name":"beta"},"status":{"nodes":99}}"#;
-    let path = "/apis/tombolo.dev/v1alpha1/sites/beta/status";
-    let written = thief.run_with_input(&["replace", "--raw", path, "-f", "-"], status);
-    let answer = format!("{:#}", written.err().context("it wrote another site's status")?);
-    ensure!(answer.contains("cannot update resource \"sites/status\""), "{answer}");
+    let lie = r#"{"apiVersion":"tombolo.dev/v1alpha1","kind":"Site","metadata":{"name":"beta"},"status":{"nodes":99}}"#;
+    replaced(
+        &thief,
+        "/apis/tombolo.dev/v1alpha1/sites/beta/status",
+        lie,
+        "cannot update resource \"sites/status\"",
+    )?;
+    admin.apply(OF_BETA)?;
+    let work = wait_for("a Work of the other site", PATIENCE, || {
+        let path = "jsonpath={.items[*].metadata.name}";
+        let name = admin.run(&["get", "works", "-n", "site-beta", "-o", path])?;
+        ensure!(!name.is_empty(), "none yet");
+        Ok(name)
+    })?;
+    refused(&thief, &["get", "work", &work, "-n", "site-beta"], "cannot get resource \"works\"")?;
+    let path = format!("/apis/tombolo.dev/v1alpha1/namespaces/site-beta/works/{work}/status");
+    let lie = format!(
+        r#"{{"apiVersion":"tombolo.dev/v1alpha1","kind":"Work","metadata":{{"name":"{work}","namespace":"site-beta"}},"status":{{"rootGeneration":99}}}}"#
+    );
+    replaced(&thief, &path, &lie, "cannot update resource \"works/status\"")?;
+    let lie = ["--subresource=status", "--type=merge", "-p", r#"{"status":{"rootGeneration":99}}"#];
+    let patch: Vec<&str> = ["patch", "work", &work, "-n", "site-beta"].into_iter().chain(lie).collect();
+    refused(&thief, &patch, "forbidden")?;
+    logged(&hub, &["a request was refused", "system:site:alpha", "works/status", "site-beta"])?;
+    let told = "jsonpath={.status.rootGeneration}";
+    let told = admin.run(&["get", "work", &work, "-n", "site-beta", "-o", told])?;
+    ensure!(told != "99", "another site's word was believed");
     logged(&hub, &["a request was refused", "system:site:alpha", "sites/status"])?;
     refused(&thief, &["get", "secrets", "-n", "kube-system"], "cannot list resource \"secrets\"")?;
     logged(&hub, &["a request was refused", "system:site:alpha", "secrets"])?;
 
+    // The signing requests of others: what they ask for, and the certificates they got.
+    for args in [&["get", "csr"][..], &["get", "csr", "-o", "name", "--watch"][..]] {
+        refused(&thief, args, "cannot list resource \"certificatesigningrequests\"")?;
+    }
+    let path = "/apis/certificates.k8s.io/v1/certificatesigningrequests?watch=true&timeoutSeconds=1";
+    refused(&thief, &["get", "--raw", path], "cannot watch resource \"certificatesigningrequests\"")?;
+    refused(&thief, &["delete", "csr", "--all"], "cannot")?;
+    let own =
+        thief.run_with_input(&["create", "-o", "name", "-f", "-"], &request("own", "system:site:alpha")?)?;
+    thief.run(&["get", own.trim()])?;
+
     // A certificate with another name.
-    thief.apply(&request("greedy", "system:site:beta")?)?;
+    thief.run_with_input(&["create", "-f", "-"], &request("greedy", "system:site:beta")?)?;
     let denial = "jsonpath={.status.conditions[?(@.type=='Denied')].message}";
     admin.until(
         &["get", "csr", "greedy", "-o", denial],
@@ -146,6 +200,7 @@ fn who_tries_to_break_in_gets_nowhere_and_leaves_a_trace() -> Result<()> {
     admin.until(&["get", "csr", "first", "-o", "jsonpath={.status.certificate}"], "LS0t", PATIENCE)?;
     holder.run_with_input(&["create", "-f", "-"], &request("second", "system:site:delta")?)?;
     admin.until(&["get", "csr", "second", "-o", denial], "the token is used up", PATIENCE)?;
+    refused(&holder, &["get", "csr"], "cannot list resource \"certificatesigningrequests\"")?;
     logged(&hub, &["a signing request was denied", "second", "the token is used up"])?;
     let line = tombolo(&hub.kubeconfig, &["token", "create", "--ttl", "1s"])?;
     let late = with_token(&hub, dir.path(), &line)?;
@@ -161,7 +216,12 @@ fn who_tries_to_break_in_gets_nowhere_and_leaves_a_trace() -> Result<()> {
     logged(&hub, &["its certificate was revoked", "alpha"])?;
     logged(&alpha.own, &["was revoked"])?;
     refused(&thief, &["get", "site", "alpha"], "forbidden")?;
-    Ok(())
+    refused(&thief, &["get", own.trim()], "forbidden")?;
+    let late = thief.run_with_input(&["create", "-f", "-"], &request("late", "system:site:alpha")?);
+    let answer = format!("{:#}", late.err().context("a revoked certificate asked for a new one")?);
+    ensure!(answer.contains("cannot create resource \"certificatesigningrequests\""), "{answer}");
+    // The others are as they were.
+    beta.at_hub(&hub, dir.path())?.run(&["get", "works", "-n", "site-beta"]).map(drop)
 }
 
 #[test]

@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use kube::api::{Api, ObjectMeta, PostParams};
 use kube::{Client, Config, Error};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -17,6 +16,10 @@ use tombolo_api::names;
 
 use crate::config::AgentConfig;
 use crate::state::State;
+
+/// A token is answered within moments, a person takes a while.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LAST_LOOK: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
 pub enum JoinError {
@@ -92,7 +95,8 @@ pub async fn request(
     params.distinguished_name.push(rcgen::DnType::OrganizationName, names::SITES_GROUP);
     params.distinguished_name.push(rcgen::DnType::CommonName, names::site_user(&config.name));
     let pem = params.serialize_request(key)?.pem()?;
-    let name = format!("site-{}-{}", config.name, &uuid::Uuid::new_v4().simple().to_string()[..8]);
+    // Whoever knows the name may read the answer, so nobody must guess it.
+    let name = format!("site-{}-{}", config.name, uuid::Uuid::new_v4().simple());
     let csr = CertificateSigningRequest {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -114,40 +118,29 @@ pub async fn request(
         ..Default::default()
     };
     let api: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let made = api.create(&PostParams::default(), &csr).await?;
-    let mut version = made.metadata.resource_version.unwrap_or_default();
+    api.create(&PostParams::default(), &csr).await?;
+    let mut pause = FIRST_LOOK;
     loop {
-        // Bounded so that a half-dead connection is noticed.
-        let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(60);
-        let mut events = match api.watch(&params, &version).await {
-            Ok(events) => events.boxed(),
-            Err(_) => {
-                tokio::time::sleep(Duration::from_secs(2)).await;
-                if let Some(certificate) = issued(&api.get(&name).await?)? {
+        tokio::time::sleep(pause).await;
+        match api.get(&name).await {
+            Ok(csr) => {
+                if let Some(certificate) = issued(&csr)? {
                     return Ok(certificate);
                 }
-                continue;
             }
-        };
-        while let Some(event) = events.next().await {
-            match event {
-                Ok(WatchEvent::Added(csr) | WatchEvent::Modified(csr)) => {
-                    version = csr.metadata.resource_version.clone().unwrap_or_default();
-                    if let Some(certificate) = issued(&csr)? {
-                        return Ok(certificate);
-                    }
-                }
-                Ok(WatchEvent::Bookmark(_)) => {}
-                Ok(WatchEvent::Deleted(_)) => {
-                    return Err(JoinError::Denied("the request was deleted".into()));
-                }
-                Ok(WatchEvent::Error(_)) | Err(_) => break,
+            Err(Error::Api(status)) if status.code == 404 => {
+                return Err(JoinError::Denied("the request was deleted".into()));
             }
+            Err(Error::Api(status)) if matches!(status.code, 401 | 403) => {
+                return Err(Error::Api(status).into());
+            }
+            // A hub that starts anew, or a link that breaks: the request is still there afterwards.
+            Err(error) => tracing::debug!(request = name, %error, "the answer cannot be read now"),
         }
-        if let Some(certificate) = issued(&api.get(&name).await?)? {
-            return Ok(certificate);
+        if pause < LAST_LOOK && pause * 2 >= LAST_LOOK {
+            tracing::info!(request = name, "waiting for approval (`tombolo sites approve`)");
         }
-        tracing::info!(request = name, "waiting for approval (`tombolo sites approve`)");
+        pause = (pause * 2).min(LAST_LOOK);
     }
 }
 

@@ -43,6 +43,12 @@ pub async fn served(client: &Client) -> Result<(), Error> {
     last.map_or(Ok(()), Err)
 }
 
+/// The right to ask for a certificate and to see the answer. Nobody lists the requests of others, and their names are drawn
+/// at random, so that nobody guesses one either.
+pub fn requests() -> Value {
+    json!({"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"], "verbs": ["create", "get"]})
+}
+
 fn rights() -> Vec<Value> {
     let role = |name: &str, rules: Value| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules});
     let binding = |name: &str, role: &str, group: &str| {
@@ -50,8 +56,6 @@ fn rights() -> Vec<Value> {
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}]})
     };
-    let requests = json!([{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
-        "verbs": ["create", "get", "list", "watch"]}]);
     let public = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "tombolo:cluster-info", "namespace": "kube-public"},
         "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["cluster-info", names::REPLICAS], "verbs": ["get"]}]});
@@ -61,12 +65,12 @@ fn rights() -> Vec<Value> {
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:anonymous"},
             {"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:authenticated"}]});
     vec![
-        role("tombolo:join", requests.clone()),
+        role("tombolo:join", json!([requests()])),
         binding("tombolo:join", "tombolo:join", names::JOIN_GROUP),
+        // The tunnel refuses an old certificate by itself, and tells its site why.
         role(
             "tombolo:site",
-            json!([requests[0],
-            {"nonResourceURLs": [names::TUNNEL_PATH, "/version"], "verbs": ["get"]}]),
+            json!([{"nonResourceURLs": [names::TUNNEL_PATH, "/version"], "verbs": ["get"]}]),
         ),
         binding("tombolo:site", "tombolo:site", names::SITES_GROUP),
         // For people: what they may do with pods, wherever these run. For single sites, copy it with `resourceNames`.
@@ -129,4 +133,26 @@ pub async fn apply(client: &Client, object: Value) -> Result<DynamicObject, Erro
         }
     }
     unreachable!("the loop above ends by returning")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_group_of_all_sites_opens_the_tunnel_and_no_object() {
+        let all = rights();
+        let role = all.iter().find(|o| o["kind"] == "ClusterRole" && o["metadata"]["name"] == "tombolo:site");
+        for rule in role.expect("the role of all sites")["rules"].as_array().expect("rules") {
+            assert!(rule.get("resources").is_none(), "a revoked certificate still has {rule}");
+        }
+    }
+
+    #[test]
+    fn a_join_token_asks_and_lists_nothing() {
+        let all = rights();
+        let role = all.iter().find(|o| o["kind"] == "ClusterRole" && o["metadata"]["name"] == "tombolo:join");
+        assert_eq!(role.expect("the role of tokens")["rules"], json!([requests()]));
+        assert_eq!(requests()["verbs"], json!(["create", "get"]));
+    }
 }
