@@ -235,7 +235,7 @@ pub struct Failover {
     /// Seconds to wait after a site is lost before anything moves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<i64>,
-    /// At most so many objects move away from one lost site at once; the next when those are up.
+    /// At most so many replicas of an object are on the move at once; the next when those are up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_at_once: Option<i64>,
     /// Nothing moves.

@@ -42,10 +42,11 @@ pub struct SiteSpec {
     /// Keep away what does not tolerate them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// Nothing new is placed here, and what is here moves away.
+    /// Nothing new is placed here; what is here stays.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unschedulable: bool,
-    /// Seconds without a heartbeat after which the site counts as lost; the hub's default if absent.
+    /// Seconds without a heartbeat after which the site counts as lost; the hub's default if absent. Never less than 5, than
+    /// three quarters of the hub's default (three heartbeats), or than the measured round trip allows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease_seconds: Option<u32>,
     /// The nodes there can stop a pod by a deadline on their own (`failover.atMostOnce`).

@@ -41,6 +41,8 @@ pub struct SiteState {
     pub groups: Vec<String>,
     /// Changes with all that decides how objects are rendered for the site.
     pub shape: u64,
+    /// Seconds of silence after which it counts as lost.
+    lease_seconds: i64,
 }
 
 #[derive(Default)]
@@ -48,7 +50,7 @@ pub struct Index {
     pub hub: HubRef,
     /// Nothing is believed lost before this moment (a new leader waits one full lease).
     pub since: Moment,
-    /// Seconds of silence after which a site counts as lost.
+    /// Seconds of silence after which a site counts as lost, where the site asks for nothing else.
     pub lease_seconds: i64,
     /// The hub was restored from a backup: tombstones of before are void.
     pub restored: bool,
@@ -83,6 +85,8 @@ pub struct Index {
     pub rendered: HashMap<Key, u64>,
     /// Roots that wait for room or for time.
     pub unsettled: HashSet<Key>,
+    /// Objects of which a warning was told that their status has no room for: uid, and what was told.
+    pub warned: HashMap<Key, (String, String)>,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
@@ -348,7 +352,8 @@ impl Index {
             rooms.told();
         }
         let shape = if redrawn { self.topology + 1 } else { before.map_or(0, |s| s.shape) };
-        self.sites.insert(name, SiteState { site, heard, lease, groups, shape });
+        let lease_seconds = crate::lease::of(&site, self.lease_seconds);
+        self.sites.insert(name, SiteState { site, heard, lease, groups, shape, lease_seconds });
         if reshaped {
             self.topology += 1;
             self.mark_all();
@@ -404,9 +409,8 @@ impl Index {
     /// Seconds of silence, if the site counts as lost. `now` on the steady clock.
     pub fn silent(&self, name: &str, now: i64) -> Option<u64> {
         let state = self.sites.get(name)?;
-        let lease = state.site.spec.lease_seconds.map_or(self.lease_seconds, i64::from);
         let silence = now - state.heard.steady.max(self.since.steady);
-        (silence > lease).then(|| u64::try_from(silence).unwrap_or(0))
+        (silence > state.lease_seconds).then(|| u64::try_from(silence).unwrap_or(0))
     }
 
     /// Since when nothing was heard, if the site counts as lost.

@@ -53,7 +53,7 @@ pub async fn run(mut args: Args) -> Result<()> {
             tokio::spawn(async move { server.serve_stream(io, Identity::new(peer.user, peer.groups)).await });
         })
     };
-    let tunnels = TunnelHub::new(serve, lease / 4);
+    let tunnels = TunnelHub::new(serve, tombolo_fleet::heartbeat_interval(lease));
     config.pods = Some(Arc::new(PodsAtSites { tunnels: tunnels.clone(), server: server_cell.clone() }));
     config.upgrades.insert(names::TUNNEL_PATH.to_owned(), Arc::new(TunnelUpgrade(tunnels.clone())));
     config.upgrades.insert(names::FORWARD_PATH.to_owned(), Arc::new(ForReplicas(tunnels.clone())));
