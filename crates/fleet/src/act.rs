@@ -3,19 +3,19 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{
-    Api, DeleteParams, DynamicObject, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
-};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta, Request};
 use kube::{Client, Error};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use tombolo_agent::difference::{merge_patch, without_nulls};
 use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
 use crate::kept::Kept;
-use crate::object::Key;
-use crate::plan::{Action, parts_annotation};
+use crate::object::{Key, text};
+use crate::plan::{self, Action, parts_annotation};
+use crate::status;
 use crate::watches::{Known, forget_managers};
 
 const AS_METADATA: http::HeaderValue =
@@ -112,8 +112,22 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::DeleteAtSite { site, namespace, pod } => {
             delete_at_site(config, &site, &namespace, &pod).await
         }
-        Action::Tell { key, warning, reason, message } => {
-            tell(client, known, &key, warning, reason, &message).await
+        Action::MarkStale { key, since } => {
+            let patch = json!({"metadata": {"annotations": {names::STALE_ANNOTATION: since}}});
+            let patch = Patch::Merge(patch);
+            let api = objects(client, &key);
+            ignore_gone(api.patch_metadata(&key.name, &PatchParams::default(), &patch).await.map(drop))?;
+        }
+        Action::Tell { key, warning, reason, brief, message } => {
+            let root = known.index.lock().objects.get(&key).cloned().unwrap_or_default();
+            if !status::shows_placing(&key.kind) {
+                let mut index = known.index.lock();
+                match warning {
+                    true => drop(index.warned.insert(key.clone(), plan::warning(&root, &brief))),
+                    false => drop(index.warned.remove(&key)),
+                }
+            }
+            tell(client, &key, text(&root, "/metadata/uid"), warning, reason, &message).await
         }
     }
     Ok(())
@@ -203,19 +217,52 @@ pub async fn delete_at_site(config: &FleetConfig, site: &str, namespace: &str, p
     }
 }
 
-/// An event on the object. Losing one is no harm.
-async fn tell(client: &Client, known: &Arc<Known>, key: &Key, warning: bool, reason: &str, message: &str) {
-    let uid = known.index.lock().objects.get(key).map(|o| crate::object::text(o, "/metadata/uid").to_owned());
+/// An event on the object, or one more of the same. Losing one is no harm.
+async fn tell(client: &Client, key: &Key, uid: &str, warning: bool, reason: &str, message: &str) {
     let namespace = if key.namespace.is_empty() { "default" } else { &key.namespace };
-    let id = uuid::Uuid::new_v4().simple().to_string();
+    let message = cut(message);
+    let digest = hex::encode(Sha256::digest(format!("{key}|{uid}|{reason}|{message}")));
+    let name = format!("{}.{}", key.name, &digest[..16]);
     let now = crate::now_text();
-    let event = json!({"metadata": {"name": format!("{}.{}", key.name, &id[..16]), "namespace": namespace},
+    let event = json!({"metadata": {"name": name, "namespace": namespace},
         "involvedObject": {"apiVersion": key.api_version, "kind": key.kind, "name": key.name, "namespace": key.namespace, "uid": uid},
-        "type": if warning { "Warning" } else { "Normal" }, "reason": reason, "message": message.chars().take(1000).collect::<String>(),
+        "type": if warning { "Warning" } else { "Normal" }, "reason": reason, "message": message,
         "source": {"component": "tombolo-fleet"}, "firstTimestamp": now, "lastTimestamp": now, "count": 1});
     let api: Api<Event> = Api::namespaced(client.clone(), namespace);
-    if let Ok(mut event) = serde_json::from_value::<Event>(event) {
-        event.metadata = ObjectMeta { namespace: Some(namespace.to_owned()), ..event.metadata };
-        drop(api.create(&PostParams::default(), &event).await);
+    let Ok(event) = serde_json::from_value::<Event>(event) else { return };
+    if let Err(Error::Api(status)) = api.create(&PostParams::default(), &event).await
+        && status.code == 409
+        && let Ok(before) = api.get(&name).await
+    {
+        let count = before.count.unwrap_or(1) + 1;
+        let patch = Patch::Merge(json!({"count": count, "lastTimestamp": now}));
+        drop(api.patch(&name, &PatchParams::default(), &patch).await);
+    }
+}
+
+/// As much of a text as an event holds, in whole lines where there are several.
+fn cut(text: &str) -> &str {
+    const MOST: usize = 1000;
+    let text = text.trim_end();
+    if text.len() <= MOST {
+        return text;
+    }
+    let most = (0..=MOST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let end = text[..most].rfind('\n').unwrap_or(most);
+    text[..end].trim_end()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_ends_with_a_whole_line() {
+        assert_eq!(cut("one\ntwo\n"), "one\ntwo");
+        let lines = "a line of some length\n".repeat(100);
+        let kept = cut(&lines);
+        assert!(kept.len() <= 1000 && kept.len() > 970);
+        assert!(kept.lines().all(|line| line == "a line of some length"));
+        assert_eq!(cut(&"ü".repeat(600)).chars().count(), 500);
     }
 }

@@ -40,6 +40,14 @@ pub struct Decided {
     inputs: Inputs,
 }
 
+impl Decided {
+    /// The table with the line for people first: lists of events show one line.
+    pub fn story(&self) -> String {
+        let line = format!("\n{}\n", self.summary);
+        format!("{}\n{}", self.summary, self.table.replacen(&line, "", 1))
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Share {
     pub replicas: Option<i64>,
@@ -164,7 +172,8 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
     let mut moving = 0;
     let mut leaving = false;
     for (site, work) in index.works_of(key) {
-        let left = work.has_left() && index.silent(site, now).is_some();
+        let silent = index.silent(site, now).is_some();
+        let left = work.has_left() && silent;
         if work.root.uid != uid || work.tombstone.is_some() || left {
             leaving |= work.tombstone.is_some() || left;
             continue;
@@ -178,7 +187,9 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             work.status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count()
                 as i64;
         let assigned = if nature == Nature::Replicated { work.replicas.unwrap_or(replicas) } else { 1 };
-        moving += (assigned - ready).max(0);
+        // What a lost site has goes elsewhere; what is not up there will not be.
+        leaving |= silent;
+        moving += if silent { 0 } else { (assigned - ready).max(0) };
         let parts = work.annotations.get(PARTS_ANNOTATION);
         let parts: Vec<(String, i64)> =
             parts.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();

@@ -19,7 +19,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 /// then takes over what exists: same template, so nothing restarts.
 pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Result<(), Error> {
     let root = as_json(api(at_site, key).get(&key.name).await?, &key.api_version, &key.kind);
-    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": key.namespace}});
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": key.home()}});
     crate::install::apply(hub, namespace).await?;
     for need in named(&root) {
         if let Some(object) = api(at_site, &need).get_opt(&need.name).await? {
@@ -31,7 +31,7 @@ pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Re
     let name = placement_of(key);
     create(
         hub,
-        &Key::new("tombolo.dev/v1alpha1", "Placement", &key.namespace, &name),
+        &Key::new("tombolo.dev/v1alpha1", "Placement", key.home(), &name),
         placement(&name, site, key),
     )
     .await?;
@@ -52,7 +52,7 @@ pub async fn forget(hub: &Client, key: &Key) -> Result<(), Error> {
 }
 
 fn placement(name: &str, site: &str, key: &Key) -> Value {
-    json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": key.namespace},
+    json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Placement", "metadata": {"name": name, "namespace": key.home()},
         "spec": {"objects": [{"apiVersion": key.api_version, "kind": key.kind, "name": key.name}],
             "sites": {"names": [site]}, "adopt": true, "failover": {"stay": true}}})
 }

@@ -96,15 +96,17 @@ fn non_empty(image: String) -> String {
     if image.is_empty() { "unknown".into() } else { image }
 }
 
+/// What a pod of a silent site says.
+pub fn silence(since: &str) -> String {
+    format!("the site was not heard since {since}; this is what it last said")
+}
+
 /// The status of a mirrored pod. `silent`: since when the site was not heard, if that is too long.
 pub fn mirror_status(summary: &PodSummary, images: &BTreeMap<String, String>, silent: Option<&str>) -> Value {
     let ready = summary.ready && silent.is_none();
     let truth = |value: bool| if value { "True" } else { "False" };
     let (reason, message) = match silent {
-        Some(since) => (
-            "SiteSilent".to_owned(),
-            format!("the site was not heard since {since}; this is what it last said"),
-        ),
+        Some(since) => ("SiteSilent".to_owned(), silence(since)),
         None if summary.leaving => {
             ("Terminating".to_owned(), "the pod is being deleted at its site".to_owned())
         }

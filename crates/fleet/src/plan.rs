@@ -74,10 +74,17 @@ pub enum Action {
         namespace: String,
         pod: String,
     },
+    /// Marks an object whose status is the word of sites that are not heard, since when, or takes the mark away.
+    MarkStale {
+        key: Key,
+        since: Option<String>,
+    },
+    /// An event. `brief` is what makes it news: it is told once.
     Tell {
         key: Key,
         warning: bool,
         reason: &'static str,
+        brief: String,
         message: String,
     },
 }
@@ -91,6 +98,7 @@ impl Action {
                 | Self::CreatePod { .. }
                 | Self::PatchPod { .. }
                 | Self::DeletePod { .. }
+                | Self::MarkStale { .. }
                 | Self::Tell { .. }
         )
     }
@@ -135,6 +143,7 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     let mut placed: Result<String, (&'static str, String)> = Ok(String::new());
     let spec = match choose(key, &root, &index.placements) {
         Choice::Nowhere => {
+            index.warned.remove(key);
             bury(index, &works, "no longer placed", false, &mut plan);
             None
         }
@@ -424,16 +433,13 @@ fn observe(
         Err((reason, why)) => ("False", *reason, why.clone()),
     };
     status = status::with_condition(status, root, value, reason, &message, now_text);
-    let told = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
-    let told = told
-        .into_iter()
-        .find(|c| c["type"] == "Placed")
-        .map(|c| (text(c, "/status").to_owned(), text(c, "/message").to_owned()));
-    let free = matches!(key.kind.as_str(), "Deployment" | "StatefulSet" | "DaemonSet");
-    if free && told != Some((value.to_owned(), message.clone())) {
+    if is_news(index, key, root, value, &message) {
         let (key, warning) = (key.clone(), value != "True");
+        let whole = plan.decided.as_ref().filter(|_| matches!(reason, "Placed" | "NoRoom"));
+        let brief = message.clone();
+        let message = whole.map_or(message, |decided| decided.story());
         let reason = if warning { "NotPlaced" } else { "Placed" };
-        plan.actions.push(Action::Tell { key, warning, reason, message });
+        plan.actions.push(Action::Tell { key, warning, reason, brief, message });
     }
     if key.kind == "Pod" && text(root, "/spec/nodeName").is_empty() {
         if let Some((site, _)) = alive().next() {
@@ -442,6 +448,11 @@ fn observe(
         return;
     }
     let Some(status) = status.filter(|_| !key.has_status_of_its_own()) else { return };
+    let stale = status::stale_since(&key.kind, &words);
+    if stale.unwrap_or_default() != annotation(root, names::STALE_ANNOTATION) {
+        let (key, since) = (key.clone(), stale.map(str::to_owned));
+        plan.actions.push(Action::MarkStale { key, since });
+    }
     let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
     if let Some(patch) = status_patch(&before, &status) {
         plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });
@@ -449,6 +460,25 @@ fn observe(
     if words.iter().any(|w| w.silent.is_some()) {
         plan.unsettled = true;
     }
+}
+
+/// Has nobody been told this yet? Where the status has a condition for it, that remembers what was told. Of other objects
+/// only what is wrong is told, and that it is right again.
+fn is_news(index: &Index, key: &Key, root: &Value, value: &str, message: &str) -> bool {
+    if status::shows_placing(&key.kind) {
+        let conditions = root.pointer("/status/conditions").and_then(Value::as_array).into_iter().flatten();
+        let told = conditions.into_iter().find(|c| c["type"] == "Placed");
+        return told.map(|c| (text(c, "/status"), text(c, "/message"))) != Some((value, message));
+    }
+    match index.warned.get(key) {
+        Some(warned) => value == "True" || *warned != warning(root, message),
+        None => value != "True",
+    }
+}
+
+/// What is remembered of a warning: an object of the same name that is made anew is another one.
+pub fn warning(root: &Value, brief: &str) -> (String, String) {
+    (text(root, "/metadata/uid").to_owned(), brief.to_owned())
 }
 
 /// Pods of the sites as pods of the hub.

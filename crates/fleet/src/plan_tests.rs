@@ -554,3 +554,135 @@ fn a_mirror_never_goes_back_to_an_older_state() {
     index.put_mirror(&work, pod("2", 6, "Pending"));
     assert_eq!(phase(&index), "Pending", "another pod of the same name");
 }
+
+fn once() -> (Key, Object) {
+    let object = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "once", "namespace": "shop", "uid": "j1", "generation": 1},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    (Key::new("batch/v1", "Job", "shop", "once"), Arc::new(object))
+}
+
+/// What is told of an object, remembered as the API's side does.
+fn told(index: &mut Index, key: &Key, root: &Value, now: i64) -> Vec<(bool, String)> {
+    let actions = plan(index, key, now, "now").actions;
+    carry_out(index, &actions);
+    let tell = |action: Action| match action {
+        Action::Tell { warning, brief, message, .. } => Some((warning, brief, message)),
+        _ => None,
+    };
+    let told: Vec<_> = actions.into_iter().filter_map(tell).collect();
+    for (warned, brief, _) in &told {
+        match warned {
+            true => drop(index.warned.insert(key.clone(), warning(root, brief))),
+            false => drop(index.warned.remove(key)),
+        }
+    }
+    told.into_iter().map(|(warning, _, message)| (warning, message)).collect()
+}
+
+#[test]
+fn what_has_no_condition_for_it_says_once_that_nothing_places_it_and_once_that_something_does() {
+    let (key, root) = once();
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    let default = index.placements.values().next().cloned().expect("the default");
+    index.drop_placement(names::SYSTEM_NAMESPACE, "default");
+    index.put_object(key.clone(), root.clone());
+    let first = told(&mut index, &key, &root, NOW);
+    assert!(matches!(&first[..], [(true, why)] if why.contains("create a Placement")), "{first:?}");
+    assert!(told(&mut index, &key, &root, NOW + 1).is_empty(), "told twice");
+    index.put_placement(default);
+    let then = told(&mut index, &key, &root, NOW + 2);
+    let whole =
+        |text: &str| text.starts_with("1 of 1 replicas placed: a 1.\nSITE") && text.contains("chosen");
+    assert!(matches!(&then[..], [(false, text)] if whole(text)), "{then:?}");
+    assert!(told(&mut index, &key, &root, NOW + 3).is_empty(), "what is well is told to nobody");
+}
+
+#[test]
+fn what_is_placed_without_trouble_costs_no_event_where_nothing_remembers_it() {
+    let (key, root) = once();
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key.clone(), root.clone());
+    assert!(told(&mut index, &key, &root, NOW).is_empty());
+}
+
+#[test]
+fn a_refusal_shows_at_the_hub_whatever_the_kind() {
+    let (key, root) = once();
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key.clone(), root.clone());
+    told(&mut index, &key, &root, NOW);
+    let mut work = index.works_of(&key).next().map(whole).expect("a Work");
+    let no = Condition {
+        r#type: "Applied".into(),
+        status: "False".into(),
+        reason: "Forbidden".into(),
+        ..Default::default()
+    };
+    work.status = Some(tombolo_api::WorkStatus { conditions: vec![no], ..Default::default() });
+    work.metadata.resource_version = Some("9".into());
+    index.put_work(work);
+    let refused = told(&mut index, &key, &root, NOW);
+    assert!(matches!(&refused[..], [(true, why)] if why.contains("a refuses it")), "{refused:?}");
+    assert!(told(&mut index, &key, &root, NOW + 1).is_empty(), "told twice");
+}
+
+#[test]
+fn an_object_that_shows_the_word_of_a_silent_site_says_since_when() {
+    let (key, _) = once();
+    let key = Key { kind: "CronJob".into(), ..key };
+    let root = |stale: Option<&str>, version: i64| {
+        let notes = json!({names::STALE_ANNOTATION: stale});
+        Arc::new(
+            json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "once", "namespace": "shop", "uid": "j1",
+            "generation": 1, "resourceVersion": version.to_string(), "annotations": notes}, "status": {"lastScheduleTime": "t"}}),
+        )
+    };
+    let marks = |index: &mut Index, now: i64| -> Vec<Option<String>> {
+        let plan = plan(index, &key, now, "now");
+        carry_out(index, &plan.actions);
+        let mark = |action: &Action| match action {
+            Action::MarkStale { since, .. } => Some(since.clone()),
+            _ => None,
+        };
+        plan.actions.iter().filter_map(mark).collect()
+    };
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key.clone(), root(None, 1));
+    marks(&mut index, NOW);
+    let mut work = index.works_of(&key).next().map(whole).expect("a Work");
+    let object = Some(json!({"lastScheduleTime": "t"}));
+    work.status = Some(tombolo_api::WorkStatus { object, ..Default::default() });
+    work.metadata.resource_version = Some("9".into());
+    index.put_work(work);
+    assert!(marks(&mut index, NOW + 1).is_empty(), "it is heard");
+    let since = crate::time_text(NOW);
+    assert_eq!(marks(&mut index, NOW + 50), [Some(since.clone())]);
+    index.put_object(key.clone(), root(Some(&since), 2));
+    assert!(marks(&mut index, NOW + 51).is_empty(), "once");
+    index.heard("a", 0, at(NOW + 52));
+    assert_eq!(marks(&mut index, NOW + 52), [None]);
+}
+
+#[test]
+fn with_a_bound_on_moves_the_next_replica_leaves_a_lost_site_when_the_last_one_is_up() {
+    let spec = PlacementSpec {
+        prefer: vec![tombolo_api::SiteSelector { names: vec!["a".into()], ..Default::default() }],
+        failover: tombolo_api::Failover { wait_seconds: Some(1), max_at_once: Some(1), ..Default::default() },
+        ..Default::default()
+    };
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    assert_eq!(shares(&index), [("a".to_owned(), 3)].into());
+    let at_b = |index: &Index| shares(index).get("b").copied().unwrap_or(0);
+    for moved in 1..=3 {
+        let now = NOW + 100 * moved;
+        index.heard("b", 0, at(now));
+        step(&mut index, now);
+        assert_eq!(at_b(&index), moved);
+        step(&mut index, now + 1);
+        assert_eq!(at_b(&index), moved, "the one that moved is not up yet");
+        all_run(&mut index);
+    }
+}

@@ -109,6 +109,7 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), E
     tracing::info!(hub = hub.id, epoch = hub.epoch, "fleet starts");
     let lease = i64::try_from(config.lease.as_secs()).unwrap_or(40).max(1);
     let known = Known::new(Index::new(hub, restored, clock::now(), lease));
+    spawn(&term, refit(config.clone()));
     spawn(&term, register::run(config.clone()));
     let client = &config.client;
     let plain = watcher::Config::default;
@@ -335,6 +336,7 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
         index.rendered.remove(key);
         index.moved.remove(key);
         index.unsettled.remove(key);
+        index.warned.remove(key);
     }
     plan.actions
 }
@@ -439,6 +441,14 @@ async fn look(
     }
     for pod in orphans {
         drop(act(config, known, remove_mirror(&pod)).await);
+    }
+}
+
+/// Once per term; a site without all its rights could not renew its certificate.
+async fn refit(config: Arc<FleetConfig>) {
+    while let Err(error) = sites::refit(&config.client).await {
+        tracing::warn!(%error, "the rights of sites are not all given yet");
+        tokio::time::sleep(Duration::from_secs(5)).await;
     }
 }
 

@@ -5,7 +5,8 @@
 //! - Counts are sums. What a silent site last said still counts as existing (`replicas`), but not as ready: nobody knows.
 //! - A condition is as good as the worst site's, and its message names the sites that differ. A silent site makes it
 //!   `Unknown`.
-//! - A kind that runs as one, at one site, has that site's status.
+//! - A kind that runs as one, at one site, has that site's status; when the site is silent, the object says since when
+//!   ([`stale_since`]), and a pod says `SiteSilent`.
 
 use serde_json::{Map, Value, json};
 
@@ -86,6 +87,12 @@ pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
         } else {
             status.remove("observedGeneration");
         }
+    }
+    if kind == "Pod"
+        && let Some(since) = stale_since(kind, words)
+    {
+        status.insert("reason".into(), json!("SiteSilent"));
+        status.insert("message".into(), json!(crate::mirror::silence(since)));
     }
     let conditions = conditions(root, words, now);
     if !conditions.is_empty() {
@@ -270,6 +277,20 @@ fn keep_times(root: &Value, condition: &mut Value, now: &str) {
     }
 }
 
+/// Since when the oldest word is old, for kinds whose status is one site's word as it stands; the others say in counts and
+/// conditions what is not known.
+pub fn stale_since<'a>(kind: &str, words: &'a [Word]) -> Option<&'a str> {
+    if counts(kind).is_some() && kind != "Job" {
+        return None;
+    }
+    words.iter().filter(|w| w.object.is_some()).filter_map(|w| w.silent.as_deref()).min()
+}
+
+/// Whether the status of a kind has room for the condition `Placed`.
+pub fn shows_placing(kind: &str) -> bool {
+    matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet")
+}
+
 /// Adds a condition of our own about the placing, for kinds whose conditions are free.
 pub fn with_condition(
     status: Option<Value>,
@@ -280,7 +301,7 @@ pub fn with_condition(
     now: &str,
 ) -> Option<Value> {
     let kind = text(root, "/kind");
-    if !matches!(kind, "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") {
+    if !shows_placing(kind) {
         return status;
     }
     let mut status = status.unwrap_or_else(|| json!({}));

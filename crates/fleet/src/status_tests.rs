@@ -107,6 +107,25 @@ fn what_nothing_places_says_so_in_its_status() {
     assert_eq!(with_condition(None, &json!({"kind": "CronJob"}), "False", "r", "m", "now"), None);
 }
 
+#[test]
+fn the_word_of_a_silent_site_is_marked_where_counts_and_conditions_do_not_say_it() {
+    let word = |silent: Option<&str>| Word {
+        object: Some(json!({"phase": "Running"})),
+        silent: silent.map(str::to_owned),
+        ..Default::default()
+    };
+    assert_eq!(stale_since("Postgres", &[word(None)]), None);
+    assert_eq!(stale_since("CronJob", &[word(Some("T2")), word(Some("T1"))]), Some("T1"));
+    assert_eq!(stale_since("Job", &[word(None), word(Some("T1"))]), Some("T1"));
+    assert_eq!(stale_since("Deployment", &[word(Some("T1"))]), None);
+    let unheard = Word { silent: Some("T1".into()), ..Default::default() };
+    assert_eq!(stale_since("CronJob", &[unheard]), None, "nothing of it is shown");
+    let pod = json!({"kind": "Pod", "metadata": {}});
+    let status = merge(&pod, &[word(Some("T1"))], "now").expect("spoken");
+    assert_eq!((text(&status, "/reason"), text(&status, "/phase")), ("SiteSilent", "Running"));
+    assert_eq!(merge(&pod, &[word(None)], "now").expect("spoken").get("reason"), None);
+}
+
 proptest! {
     /// Status is never better than the truth.
     #[test]
