@@ -1,5 +1,5 @@
-//! Placing end to end: overflow to the cloud and back without flapping, law and distance, and a Placement that comes later
-//! than what it places.
+//! Placing end to end: overflow to the cloud and back without flapping, law and distance, a Placement that comes later
+//! than what it places, groups of sites, taints; and what is told of it all.
 
 use std::time::{Duration, Instant};
 
@@ -116,7 +116,10 @@ fn replicas_go_where_the_placement_says() -> Result<()> {
     let two = start()?;
     overflow(&two)?;
     law_and_distance(&two)?;
-    a_placement_that_comes_later(&two)
+    a_placement_that_comes_later(&two)?;
+    groups(&two)?;
+    taints(&two)?;
+    nothing_places_it(&two)
 }
 
 /// Edge first, cloud when the edge is full, back when room returns; and never to and fro.
@@ -179,6 +182,8 @@ fn law_and_distance(two: &Two) -> Result<()> {
     hub.apply(&deployment("nowhere", 1, 1))?;
     hub.until(&["get", "deploy", "nowhere", "-o", PLACED], "too far", SOON)?;
     ensure!(two.divided("nowhere")? == (0, 0));
+    same_story(two, "lawful", "Placed")?;
+    same_story(two, "nowhere", "NotPlaced")?;
     hub.run(&["delete", "deploy", "lawful", "near", "nowhere"]).map(drop)
 }
 
@@ -191,5 +196,179 @@ fn a_placement_that_comes_later(two: &Two) -> Result<()> {
     hub.apply(&placement("late", "prefer: [{names: [edge]}]"))?;
     // Left out of the manifest, the names are gone.
     two.until_divided("late", (2, 0), SOON)?;
-    two.stays("late", (2, 0), Duration::from_secs(5))
+    two.stays("late", (2, 0), Duration::from_secs(5))?;
+    hub.run(&["delete", "deploy", "late"]).map(drop)
+}
+
+/// The messages of an object's events with this reason, the newest last.
+fn events(two: &Two, kind: &str, name: &str, reason: &str) -> Result<Vec<String>> {
+    let only = format!("involvedObject.kind={kind},involvedObject.name={name},reason={reason}");
+    let path = r#"jsonpath={range .items[*]}{.message}{"====="}{end}"#;
+    let sorted = ["--sort-by=.lastTimestamp", "-o", path];
+    let args: Vec<&str> = ["get", "events", "--field-selector", &only].into_iter().chain(sorted).collect();
+    let text = two.kubectl().run(&args)?;
+    Ok(text.split("=====").map(str::to_owned).filter(|message| !message.trim().is_empty()).collect())
+}
+
+/// Every site and why it was chosen or not.
+fn reasons(table: &str) -> Vec<(String, String)> {
+    let lines = table.lines().skip_while(|line| !line.starts_with("SITE ")).skip(1);
+    let cells =
+        lines.map(|line| line.split("   ").map(str::trim).filter(|c| !c.is_empty()).collect::<Vec<_>>());
+    let rows = cells.take_while(|cells| cells.len() > 2);
+    rows.map(|cells| (cells[0].to_owned(), cells[cells.len() - 1].to_owned())).collect()
+}
+
+/// What `tombolo explain place` says, the last event says too.
+fn same_story(two: &Two, name: &str, reason: &str) -> Result<()> {
+    let explained = two.hub.tombolo(&["explain", "place", &format!("deploy/{name}")])?;
+    let events = events(two, "Deployment", name, reason)?;
+    let told = events.last().with_context(|| format!("no event {reason} of {name}"))?;
+    ensure!(!reasons(told).is_empty() && reasons(told) == reasons(&explained), "{told}\n---\n{explained}");
+    // Lists of events show the first line only.
+    let summary = told.lines().next().unwrap_or_default();
+    ensure!(summary.contains(" replicas placed"), "{told}");
+    Ok(())
+}
+
+fn groups(two: &Two) -> Result<()> {
+    let hub = two.kubectl();
+    let group = |spec: &str| {
+        let head = "apiVersion: tombolo.dev/v1alpha1\nkind: SiteGroup\nmetadata: {name: shore}\nspec:";
+        hub.apply(&format!("{head} {spec}\n"))
+    };
+    group("{sites: [edge]}")?;
+    hub.apply(&placement("grouped", "sites: {names: [shore]}"))?;
+    hub.apply(&deployment("grouped", 2, 1))?;
+    two.until_divided("grouped", (2, 0), SOON)?;
+    group("{sites: [cloud]}")?;
+    two.until_divided("grouped", (0, 2), SOON)?;
+    // By what sites are, and by what somebody calls them.
+    group("{selector: {tiers: [edge]}}")?;
+    two.until_divided("grouped", (2, 0), SOON)?;
+    hub.run(&["label", "site", "cloud", "rack=7"])?;
+    group("{selector: {labels: {matchLabels: {rack: \"7\"}}}}")?;
+    two.until_divided("grouped", (0, 2), SOON)?;
+    hub.run(&["label", "site", "edge", "rack=7"])?;
+    hub.run(&["label", "site", "cloud", "rack-"])?;
+    two.until_divided("grouped", (2, 0), SOON)?;
+    let table = two.hub.tombolo(&["explain", "place", "deploy/grouped"])?;
+    ensure!(reasons(&table).contains(&("cloud".into(), "not selected".into())), "{table}");
+    hub.run(&["delete", "deploy/grouped", "placement/grouped", "sitegroup/shore"]).map(drop)
+}
+
+fn taints(two: &Two) -> Result<()> {
+    let hub = two.kubectl();
+    let taint = |effect: &str| {
+        let patch = format!(r#"{{"spec":{{"taints":[{{"key":"storm","value":"","effect":"{effect}"}}]}}}}"#);
+        hub.run(&["patch", "site", "edge", "--type=merge", "-p", &patch])
+    };
+    hub.apply(&placement("sailing", "prefer: [{names: [edge]}]"))?;
+    hub.apply(&deployment("sailing", 2, 1))?;
+    two.until_divided("sailing", (2, 0), SOON)?;
+    // Nothing new comes, and what is there stays.
+    taint("NoSchedule")?;
+    hub.apply(&placement("mooring", "prefer: [{names: [edge]}]"))?;
+    hub.apply(&deployment("mooring", 2, 1))?;
+    two.until_divided("mooring", (0, 2), SOON)?;
+    two.stays("sailing", (2, 0), Duration::from_secs(3))?;
+    let table = two.hub.tombolo(&["explain", "place", "deploy/mooring"])?;
+    ensure!(table.contains("untolerated taint {storm: }"), "{table}");
+    // What is there goes, unless it may stay.
+    hub.apply(&placement(
+        "sturdy",
+        "prefer: [{names: [edge]}]\n  tolerations: [{key: storm, operator: Exists}]",
+    ))?;
+    hub.apply(&deployment("sturdy", 1, 1))?;
+    two.until_divided("sturdy", (1, 0), SOON)?;
+    taint("NoExecute")?;
+    two.until_divided("sailing", (0, 2), SOON)?;
+    two.stays("sturdy", (1, 0), Duration::from_secs(3))?;
+    hub.run(&["patch", "site", "edge", "--type=merge", "-p", r#"{"spec":{"taints":[]}}"#])?;
+    hub.run(&["delete", "deploy,placement", "sailing", "mooring", "sturdy"]).map(drop)
+}
+
+/// A kind of the users' own, which the sites do not have.
+const SHIPS: &str = r#"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: ships.sea.example}
+spec:
+  group: sea.example
+  scope: Namespaced
+  names: {plural: ships, singular: ship, kind: Ship}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+"#;
+const FLAG: &str = "
+apiVersion: tombolo.dev/v1alpha1
+kind: Placement
+metadata: {name: ships, namespace: default}
+spec:
+  objects: [{apiVersion: sea.example/v1, kind: Ship}]
+  sites: {names: [atlantis]}
+---
+apiVersion: sea.example/v1
+kind: Ship
+metadata: {name: flag, namespace: default}
+";
+const JOB: &str = r#"
+apiVersion: batch/v1
+kind: Job
+metadata: {name: orphan, namespace: default}
+spec:
+  template:
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: "test.local/app:1", imagePullPolicy: IfNotPresent, command: [/bin/true]}]
+"#;
+
+/// What has no place says so, whatever its kind; once, and not for every look at it.
+fn nothing_places_it(two: &Two) -> Result<()> {
+    let hub = two.kubectl();
+    let told = |kind: &str, name: &str, reason: &str, wanted: &str| {
+        wait_for(&format!("an event {reason} of {kind} {name} with {wanted:?}"), SOON, || {
+            let all = events(two, kind, name, reason)?;
+            ensure!(all.iter().any(|message| message.contains(wanted)), "{all:?}");
+            Ok(all.len())
+        })
+    };
+    hub.run(&["delete", "placement", "default", "-n", "tombolo-system"])?;
+    hub.apply(&deployment("orphan", 1, 1))?;
+    hub.apply(JOB)?;
+    hub.apply(SHIPS)?;
+    hub.run(&["wait", "--for=condition=Established", "crd/ships.sea.example", "--timeout=30s"])?;
+    wait_for("ships to be served", PATIENCE, || hub.apply(FLAG))?;
+    told("Deployment", "orphan", "NotPlaced", "create a Placement")?;
+    told("Job", "orphan", "NotPlaced", "create a Placement")?;
+    told("Ship", "flag", "NotPlaced", "without a place")?;
+    let table = two.hub.tombolo(&["explain", "place", "ship/flag"])?;
+    ensure!(table.contains("Placement default/ships") && table.contains("not selected"), "{table}");
+    for look in ["first", "second", "third"] {
+        let note = format!("look={look}");
+        hub.run(&["annotate", "--overwrite", "job/orphan", "ship/flag", &note])?;
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    for (kind, name) in [("Job", "orphan"), ("Ship", "flag")] {
+        let once = format!("involvedObject.kind={kind},involvedObject.name={name}");
+        let counts = ["get", "events", "--field-selector", &once, "-o", "jsonpath={.items[*].count}"];
+        ensure!(hub.run(&counts)?.trim() == "1", "{kind} {name} was told of more than once");
+    }
+    // A site that does not know the kind refuses it.
+    hub.run(&[
+        "patch",
+        "placement",
+        "ships",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"sites":{"names":["edge"]}}}"#,
+    ])?;
+    told("Ship", "flag", "NotPlaced", "edge refuses it")?;
+    hub.apply("apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: default, namespace: tombolo-system}\nspec: {}\n")?;
+    told("Job", "orphan", "Placed", "1 of 1 replicas placed")?;
+    told("Deployment", "orphan", "Placed", "1 of 1 replicas placed")?;
+    hub.run(&["wait", "--for=condition=Complete", "job/orphan", "--timeout=60s"]).map(drop)
 }
