@@ -51,8 +51,206 @@ fn serve_refuses_what_cannot_work_with_one_line_and_exit_code_2() -> Result<()> 
     let below = file.join("below");
     let below = below.to_str().expect("text");
     refused(&["serve", "--data-dir", below, "--listen", "127.0.0.1:0"], below)?;
-    let output = tombolo(&["serve", "--data-dir", data, "--listen", "nowhere"])?;
-    ensure!(output.status.code() == Some(2) && String::from_utf8_lossy(&output.stderr).contains("nowhere"));
+    Ok(())
+}
+
+#[test]
+fn a_wrong_command_line_is_one_line_that_says_where_to_look() -> Result<()> {
+    for (args, wanted) in [
+        (
+            &["serve", "--data-dir", "/x", "--listen", "nowhere"][..],
+            "invalid value 'nowhere' for '--listen <ADDR:PORT>'",
+        ),
+        (&["serve", "--data-dir", "/x", "--store", "paper"], "write embedded, memory, or etcd=URL"),
+        (&["serve"], "--data-dir <DIR>"),
+        (&["up", "--sites", "99"], "99 is not in 1..=50"),
+        (&["up", "--wan", "soon"], "write a one-way delay and a loss"),
+        (&["sites", "-o", "xml"], "possible values: table, wide, json, yaml, name"),
+        (&["token", "create", "--ttl", "2w"], "use s, m, h or d"),
+        (&["stes"], "similar subcommands exist"),
+        (&["sites", "--kubecofnig", "x"], "a similar argument exists: '--kubeconfig'"),
+    ] {
+        refused(args, wanted)?;
+    }
+    refused(&["token", "create", "--ttl", "2w"], "`tombolo token create --help` tells more")?;
+    // Help that was asked for, and help for who typed nothing at all.
+    let help = tombolo(&["--help"])?;
+    let text = String::from_utf8(help.stdout)?;
+    ensure!(help.status.success(), "{:?}", help.status);
+    for part in ["Examples:", "tombolo up", "Exit codes:", "130"] {
+        ensure!(text.contains(part), "no {part:?} in {text}");
+    }
+    let nothing = tombolo(&[])?;
+    ensure!(
+        nothing.status.code() == Some(2) && String::from_utf8_lossy(&nothing.stderr).contains("Examples:")
+    );
+    ensure!(tombolo(&["--version"])?.status.success());
+    Ok(())
+}
+
+#[test]
+fn completions_are_scripts_that_the_shell_can_read() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    for shell in ["bash", "zsh", "fish"] {
+        let output = tombolo(&["completion", shell])?;
+        ensure!(output.status.success() && !output.stdout.is_empty(), "{shell}: {output:?}");
+        let file = dir.path().join(shell);
+        std::fs::write(&file, &output.stdout)?;
+        // Of the others a machine may lack the shell.
+        if let Ok(read) = Command::new(shell).arg("-n").arg(&file).output() {
+            ensure!(read.status.success(), "{shell}: {}", String::from_utf8_lossy(&read.stderr));
+        } else {
+            ensure!(shell != "bash", "no bash on this machine");
+        }
+    }
+    // What the Tab key finds.
+    let script = dir.path().join("bash").display().to_string();
+    let tab = format!(
+        "source {script}; COMP_WORDS=(tombolo si); COMP_CWORD=1; _tombolo tombolo si tombolo; echo ${{COMPREPLY[@]}}"
+    );
+    let found = Command::new("bash").args(["-c", &tab]).output()?;
+    let found = String::from_utf8_lossy(&found.stdout).into_owned();
+    ensure!(found.contains("site") && found.contains("sites"), "{found}");
+    Ok(())
+}
+
+/// A cluster's kubeconfig with another name for its context, and another namespace in it.
+fn renamed(kubeconfig: &std::path::Path, name: &str, namespace: &str) -> Result<String> {
+    let mut config: serde_json::Value = serde_yaml_ng::from_str(&std::fs::read_to_string(kubeconfig)?)?;
+    for (list, inner) in [("clusters", ""), ("users", ""), ("contexts", "context")] {
+        let entry = &mut config[list][0];
+        entry["name"] = name.into();
+        if !inner.is_empty() {
+            entry[inner] = serde_json::json!({"cluster": name, "user": name, "namespace": namespace});
+        }
+    }
+    config["current-context"] = name.into();
+    let file = kubeconfig.with_file_name(format!("{name}.kubeconfig"));
+    std::fs::write(&file, serde_yaml_ng::to_string(&config)?)?;
+    Ok(file.display().to_string())
+}
+
+#[test]
+fn a_cluster_is_found_as_kubectl_finds_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let plain = Tombolo::serve(dir.path())?;
+    let (a, b) =
+        (renamed(&hub.kubeconfig, "north", "shop")?, renamed(&plain.kubeconfig, "south", "default")?);
+    let at = |kubeconfig: &str, args: &[&str]| -> Result<(bool, String)> {
+        let mut command = Command::new(cargo_binary("tombolo"));
+        let output = command.args(args).env("KUBECONFIG", kubeconfig).env("HOME", "/nonexistent").output()?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((output.status.success(), String::from_utf8(said)?))
+    };
+    // The first of several files says which context is the current one.
+    let both = format!("{a}:{b}");
+    for (kubeconfig, args, is_hub) in [
+        (both.as_str(), &["sites"][..], true),
+        (&format!("{b}:{a}"), &["sites"], false),
+        (&both, &["sites", "--context", "south"], false),
+        (&both, &["--context", "north", "sites"], true),
+        (&format!("/nonexistent/config:{a}"), &["sites"], true),
+        (&b, &["sites", "--kubeconfig", &a], true),
+    ] {
+        let (done, said) = at(kubeconfig, args)?;
+        ensure!(done == is_hub, "KUBECONFIG={kubeconfig} tombolo {args:?}: {said}");
+    }
+    let (done, said) = at(&both, &["sites", "--context", "west"])?;
+    ensure!(!done && said.contains("west"), "{said}");
+    // The context's namespace counts, and a flag counts more.
+    for command in [
+        &["explain", "place", "deploy/none"][..],
+        &["logs", "deploy/none"],
+        &["give-back", "deploy/none"],
+        &["place"],
+    ] {
+        let (_, said) = at(&both, command)?;
+        ensure!(said.contains("namespace shop"), "{command:?}: {said}");
+        let (_, said) = at(&both, &[command, &["-n", "other"]].concat())?;
+        ensure!(said.contains("namespace other"), "{command:?}: {said}");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_is_shown_comes_in_every_format() -> Result<()> {
+    if !tombolo_testkit::require(&[tombolo_testkit::Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let site = Tombolo::start("site", dir.path(), &["--listen", "127.0.0.1:0", "--name", "harbour"])?;
+    let hub_config = hub.kubeconfig.display().to_string();
+    let at_hub = |args: &[&str]| -> Result<String> {
+        let output = tombolo(&[args, &["--kubeconfig", &hub_config]].concat())?;
+        ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    // A token is one thing, and its line is what programs want of it.
+    let made: serde_json::Value = serde_json::from_str(&at_hub(&["token", "create", "-o", "json"])?)?;
+    let command = made["command"].as_str().unwrap_or_default().to_owned();
+    for key in ["url", "token", "caHash"] {
+        let value = made[key].as_str().unwrap_or_default();
+        ensure!(!value.is_empty() && command.contains(value), "{key} of {made}");
+    }
+    let yaml: serde_json::Value = serde_yaml_ng::from_str(&at_hub(&["token", "create", "-o", "yaml"])?)?;
+    ensure!(yaml["command"].as_str().is_some_and(|line| line.starts_with("tombolo join ")), "{yaml}");
+    let id = at_hub(&["token", "create", "-o", "name"])?;
+    ensure!(at_hub(&["token", "list", "-o", "name"])?.contains(id.trim()) && id.trim().len() == 6, "{id}");
+    ensure!(at_hub(&["token", "create", "-o", "wide"])?.starts_with("tombolo join "));
+
+    let words: Vec<_> = command.split_whitespace().skip(1).collect();
+    let site_config = site.kubeconfig.display().to_string();
+    let join = [&words[..], &["--name", "harbour", "--kubeconfig", &site_config]].concat();
+    ensure!(tombolo(&join)?.status.success());
+    wait_for("the site to be heard", Duration::from_secs(60), || {
+        ensure!(at_hub(&["sites"])?.contains("True"), "not yet");
+        Ok(())
+    })?;
+    hub.kubectl().apply(
+        "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n",
+    )?;
+    wait_for("it to be placed", Duration::from_secs(30), || {
+        ensure!(at_hub(&["place"])?.contains("harbour"), "not yet");
+        Ok(())
+    })?;
+
+    // As a table, and wider; as a list of items; and by names, one to a line.
+    for (args, column, wide, name) in [
+        (&["sites"][..], "RTT", "REASON", "site.tombolo.dev/harbour"),
+        (&["place"], "APPLIED", "MESSAGE", "site-harbour/"),
+        (&["top"], "MEMORY%", "MEMORY TOTAL", "site.tombolo.dev/harbour"),
+        (&["token", "list"], "USES LEFT", "USES LEFT", id.trim()),
+        (&["check", "fleet"], "FOUND", "FOUND", "placements"),
+    ] {
+        let show = |format: &str| at_hub(&[args, &["-o", format]].concat());
+        ensure!(at_hub(args)? == show("table")? && show("table")?.contains(column), "{}", show("table")?);
+        ensure!(show("wide")?.lines().next().is_some_and(|l| l.contains(wide)), "{}", show("wide")?);
+        let json: serde_json::Value = serde_json::from_str(&show("json")?)?;
+        let yaml: serde_json::Value = serde_yaml_ng::from_str(&show("yaml")?)?;
+        for list in [&json, &yaml] {
+            ensure!(list["items"].as_array().is_some_and(|items| !items.is_empty()), "{args:?}: {list}");
+        }
+        let names = show("name")?;
+        ensure!(names.lines().any(|line| line.starts_with(name)), "{args:?}: no {name} in {names}");
+        ensure!(names.lines().count() == json["items"].as_array().map_or(0, Vec::len), "{args:?}: {names}");
+    }
+    let explain = |format: &str| at_hub(&["explain", "place", "cm/note", "-o", format]);
+    let json: serde_json::Value = serde_json::from_str(&explain("json")?)?;
+    let yaml: serde_json::Value = serde_yaml_ng::from_str(&explain("yaml")?)?;
+    for explained in [&json, &yaml] {
+        ensure!(
+            explained["object"] == "cm/note" && explained["sites"][0]["site"] == "harbour",
+            "{explained}"
+        );
+        ensure!(
+            explained["summary"].as_str().is_some_and(|text| text.contains("placed: harbour")),
+            "{explained}"
+        );
+    }
+    ensure!(explain("name")? == "site.tombolo.dev/harbour\n");
+    ensure!(explain("wide")?.contains("PREFERENCE") && explain("wide")? == explain("table")?);
     Ok(())
 }
 
@@ -136,6 +334,26 @@ fn asked_to_end_serve_ends_its_watches_and_loses_nothing() -> Result<()> {
 #[test]
 fn without_a_kubeconfig_client_commands_say_what_to_do() -> Result<()> {
     refused(&["sites", "--kubeconfig", "/nonexistent/config"], "/nonexistent/config")
+}
+
+#[test]
+fn what_is_not_there_is_told_with_the_next_step() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let kubeconfig = hub.kubeconfig.display().to_string();
+    for (args, next) in [
+        (&["sites", "remove", "nowhere"][..], "`tombolo sites` lists them"),
+        (&["sites", "remove", "nowhere", "--keep"], "`tombolo sites` lists them"),
+        (&["sites", "revoke", "nowhere"], "`tombolo sites` lists them"),
+        (&["import", "deploy/web", "--site", "nowhere"], "`tombolo sites` lists them"),
+        (&["explain", "place", "deploy/none"], "`tombolo place -A` lists"),
+        (&["logs", "deploy/none"], "name another with -n"),
+        (&["logs", "pod/none"], "name another with -n"),
+        (&["give-back", "deploy/none"], "`tombolo place -A` lists"),
+    ] {
+        refused(&[args, &["--kubeconfig", &kubeconfig]].concat(), next)?;
+    }
+    Ok(())
 }
 
 /// Every command line there is, `tombolo` itself left out.

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use tombolo_testkit::{
-    Fixture, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require, wait_for,
+    Fixture, Lan, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require, wait_for,
 };
+use tombolo_wan::Link;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository is there")
@@ -173,10 +174,15 @@ fn script(page: &str, replace: &[(&str, &str)]) -> String {
         out.push_str(&format!("echo '>>> {name}'\n"));
         match typed.how {
             How::Runs if command.contains("token create") => out.push_str(&format!(
-                "join=$({command}) || {{ echo 'FAILED: {name}'; exit 1; }}\nTOKEN=$(sed 's/.*--token \\([^ ]*\\).*/\\1/' <<<\"$join\")\nCA_HASH=$(sed 's/.*--ca-hash \\([^ ]*\\).*/\\1/' <<<\"$join\")\n"
+                "join=$({command}\n) || {{ echo 'FAILED: {name}'; exit 1; }}\nTOKEN=$(sed 's/.*--token \\([^ ]*\\).*/\\1/' <<<\"$join\")\nCA_HASH=$(sed 's/.*--ca-hash \\([^ ]*\\).*/\\1/' <<<\"$join\")\n"
             )),
-            How::Runs => out.push_str(&format!("{command} || {{ echo 'FAILED: {name}'; exit 1; }}\n")),
-            How::Fails => out.push_str(&format!("{command} && {{ echo 'SUCCEEDED: {name}'; exit 1; }}\n")),
+            // On a line of its own: the command may end in a comment.
+            How::Runs => {
+                out.push_str(&format!("{command}\n[ $? = 0 ] || {{ echo 'FAILED: {name}'; exit 1; }}\n"));
+            }
+            How::Fails => {
+                out.push_str(&format!("{command}\n[ $? != 0 ] || {{ echo 'SUCCEEDED: {name}'; exit 1; }}\n"));
+            }
             How::Background => {
                 // It is there when it says what the page shows it saying.
                 let last = typed.shown.lines().last().unwrap_or_default();
@@ -204,8 +210,51 @@ fn with_variables(command: &str) -> String {
     words.join(" ")
 }
 
+/// The pages whose commands are typed by a test of this file. Blocks of others say `not-run`.
+const RUN: &[&str] = &[
+    "README.md",
+    "docs/try.md",
+    "docs/howto/edge-box.md",
+    "docs/howto/edge-first.md",
+    "docs/howto/failover.md",
+    "docs/howto/high-availability.md",
+    "docs/howto/join-kubernetes.md",
+    "docs/howto/more-nodes.md",
+    "docs/howto/observe.md",
+    "docs/howto/overrides.md",
+    "docs/operate/backup.md",
+    "docs/operate/trouble.md",
+    "docs/operate/upgrade.md",
+];
+
+#[test]
+fn every_command_of_a_page_runs_or_says_that_it_does_not() -> Result<()> {
+    let own = include_str!("docs.rs");
+    let mut faults = Vec::new();
+    for page in pages().into_iter().chain([root().join("README.md")]) {
+        let name = page.strip_prefix(root())?.display().to_string();
+        let typed = commands(&std::fs::read_to_string(&page)?);
+        match (typed.first(), RUN.contains(&name.as_str())) {
+            (Some(first), false) => faults.push(format!(
+                "{name}, line {}: no test types this; mark the block `console,not-run`, or run the page here",
+                first.line
+            )),
+            (None, true) => {
+                faults.push(format!("{name} has no commands, and is in the list of those that run"))
+            }
+            _ => {}
+        }
+    }
+    // Once in the list, once where it is run.
+    let unused = RUN.iter().filter(|page| own.matches(&format!("\"{page}\"")).count() < 2);
+    faults.extend(unused.map(|page| format!("{page} is in the list of those that run, and no test runs it")));
+    ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(())
+}
+
 fn run(page: &str, replace: &[(&str, &str)], kubeconfig: Option<&Path>) -> Result<()> {
-    let text = std::fs::read_to_string(root().join("docs").join(page))?;
+    ensure!(RUN.contains(&page), "{page} is not in the list of pages that run");
+    let text = std::fs::read_to_string(root().join(page))?;
     let script = script(&text, replace);
     let folder = |path: PathBuf| path.parent().map(Path::to_owned).unwrap_or_default();
     let old = std::env::var_os("PATH").unwrap_or_default();
@@ -219,8 +268,8 @@ fn run(page: &str, replace: &[(&str, &str)], kubeconfig: Option<&Path>) -> Resul
     let output = command.output()?;
     let said =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    ensure!(output.status.success(), "docs/{page} does not work as written:\n{said}");
-    println!("docs/{page}:\n{said}");
+    ensure!(output.status.success(), "{page} does not work as written:\n{said}");
+    println!("{page}:\n{said}");
     Ok(())
 }
 
@@ -234,6 +283,17 @@ fn commands_are_found_with_their_continuations_and_prompts() {
     assert_eq!(with_variables("join --token c73316.4e7484b9c4580f18 x"), "join --token $TOKEN x");
 }
 
+#[test]
+fn a_command_that_fails_is_noticed_though_a_comment_follows_it() -> Result<()> {
+    let ends_well = |page: &str| -> Result<bool> {
+        Ok(Command::new("bash").arg("-c").arg(script(page, &[])).output()?.status.success())
+    };
+    ensure!(ends_well("```console\n# true    # a comment\n```\n")?);
+    ensure!(!ends_well("```console\n# false    # a comment\n# true\n```\n")?);
+    ensure!(!ends_well("```console,fails\n# true    # a comment\n```\n")?);
+    Ok(())
+}
+
 /// The fleet of the tutorials, gone when the test ends.
 struct Fleet;
 
@@ -243,14 +303,19 @@ impl Drop for Fleet {
     }
 }
 
+fn is_root() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    let root = id.is_ok_and(|id| String::from_utf8_lossy(&id.stdout).trim() == "0");
+    assert!(root || std::env::var_os("CI").is_none(), "CI must run this as root");
+    root
+}
+
 #[test]
 fn the_commands_of_the_tutorials_run() -> Result<()> {
     if !require(&[Fixture::Kubectl]) {
         return Ok(());
     }
-    let id = Command::new("id").arg("-u").output()?;
-    if String::from_utf8_lossy(&id.stdout).trim() != "0" {
-        assert!(std::env::var_os("CI").is_none(), "CI must run this as root");
+    if !is_root() {
         eprintln!("SKIPPED: the tutorials need root");
         return Ok(());
     }
@@ -258,15 +323,30 @@ fn the_commands_of_the_tutorials_run() -> Result<()> {
     // The page builds and calls the program by its path; the one under test takes its place.
     let program = cargo_binary("tombolo").display().to_string();
     let built = [("sudo ./target/release/tombolo", program.as_str()), ("cargo build --release", "true")];
-    run("try.md", &built, None)?;
+    run("docs/try.md", &built, None)?;
 
     let up = Command::new(cargo_binary("tombolo")).arg("up").output()?;
     ensure!(up.status.success(), "{}", String::from_utf8_lossy(&up.stderr));
     let hub = Path::new("/var/lib/tombolo/up/hub/admin.kubeconfig");
-    for page in ["howto/edge-first.md", "howto/overrides.md", "howto/failover.md", "howto/observe.md"] {
+    for page in [
+        "docs/howto/edge-first.md",
+        "docs/howto/overrides.md",
+        "docs/howto/failover.md",
+        "docs/howto/observe.md",
+    ] {
         run(page, &[], Some(hub))?;
     }
-    Ok(())
+    let down = Command::new(cargo_binary("tombolo")).arg("down").output()?;
+    ensure!(down.status.success(), "{}", String::from_utf8_lossy(&down.stderr));
+
+    // No terminal is here in which somebody would press Enter, and all tests are run by who runs this one.
+    let built = [
+        ("cargo run --release -- up", &*format!("{program} up")),
+        ("./target/release/tombolo tour", &format!("{program} tour --yes")),
+        ("./target/release/tombolo", &program),
+        ("cargo xtask test", "true"),
+    ];
+    run("README.md", &built, None)
 }
 
 #[test]
@@ -283,7 +363,7 @@ fn the_commands_for_joining_a_kubernetes_cluster_run() -> Result<()> {
     let kubeconfig = member.kubeconfig.display().to_string();
     let replace =
         [("https://hub.example.com:6443", url.as_str()), ("member.kubeconfig", kubeconfig.as_str())];
-    run("howto/join-kubernetes.md", &replace, Some(&hub.kubeconfig))
+    run("docs/howto/join-kubernetes.md", &replace, Some(&hub.kubeconfig))
 }
 
 #[test]
@@ -307,11 +387,49 @@ fn the_commands_for_an_edge_box_and_for_backups_run() -> Result<()> {
         ("/var/lib/tombolo/site", site.as_str()),
         ("/backup", backup.as_str()),
     ];
-    run("howto/edge-box.md", &replace, None)?;
+    run("docs/howto/edge-box.md", &replace, None)?;
     // The page about backups is read where the hub of the other page has run, by somebody without systemd.
     let without_systemd = [("systemctl stop tombolo-hub", "true"), ("systemctl start tombolo-hub", "true")];
     let replace: Vec<_> = replace.into_iter().chain(without_systemd).collect();
-    run("operate/backup.md", &replace, None)
+    run("docs/operate/backup.md", &replace, None)
+}
+
+#[test]
+fn the_commands_for_more_nodes_run() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    if !is_root() {
+        eprintln!("SKIPPED: nodes need root");
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    // This thread, and with it the shell that types the page, is at a desk of its own in the same network.
+    let mut lan = Lan::start("tdn", [198, 18, 76], dir.path(), Link::default())?;
+    let (site_host, node_host) = (lan.host("box")?, lan.host("camera")?);
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (site, node) = (at("site"), at("node"));
+    let address = format!("{}:6443", site_host.address);
+    let wipe = format!("tombolo wipe --netns {} --data-dir", node_host.netns());
+    let replace = [
+        ("--listen 192.0.2.20:6443", &*format!("--listen {address} --netns {}", site_host.netns())),
+        ("--name camera-7", &format!("--name camera-7 --netns {}", node_host.netns())),
+        ("tombolo wipe --data-dir", &wipe),
+        ("192.0.2.20:6443", &address),
+        ("/var/lib/tombolo/site", &site),
+        ("/var/lib/tombolo/node", &node),
+        // The second that goes on in the background is the node.
+        ("systemctl stop tombolo-node", "kill ${background[1]}; wait ${background[1]}"),
+    ];
+    let outcome = run("docs/howto/more-nodes.md", &replace, None);
+    for (data, host) in [(site, site_host), (node, node_host)] {
+        let line = ["wipe", "--data-dir", &data, "--netns", host.netns()];
+        let wiped = Command::new(cargo_binary("tombolo")).args(line).output()?;
+        let folder = PathBuf::from(&data);
+        let left = host.run(move || tombolo_testkit::traces(&folder))?;
+        ensure!(wiped.status.success() && left.is_empty(), "{left:?} of {data}");
+    }
+    outcome
 }
 
 #[test]
@@ -344,7 +462,7 @@ fn the_commands_for_high_availability_run() -> Result<()> {
         ("192.0.2.11:6443", &first_address),
         ("http://192.0.2.21:2379,http://192.0.2.22:2379,http://192.0.2.23:2379", &url),
     ];
-    run("howto/high-availability.md", &replace, None)
+    run("docs/howto/high-availability.md", &replace, None)
 }
 
 /// A hub of which a command on a page says that it is restarted.
@@ -403,7 +521,7 @@ fn the_commands_for_upgrades_run() -> Result<()> {
         ("/var/lib/tombolo/hub", &hub.at("hub")),
         ("/backup/before", &hub.at("before")),
     ];
-    run("operate/upgrade.md", &replace, None)?;
+    run("docs/operate/upgrade.md", &replace, None)?;
     ensure!(hub.pid() != before, "nothing was restarted");
     ensure!(kubectl.run(&["get", "cm", "kept", "-o", "jsonpath={.data.a}"])? == "1");
     Ok(())
@@ -429,5 +547,5 @@ fn the_commands_for_trouble_run() -> Result<()> {
         ("/var/lib/tombolo/site/admin.kubeconfig", kubeconfig.as_str()),
         ("https://192.0.2.10:6443", &ticket.url),
     ];
-    run("operate/trouble.md", &replace, Some(&hub.kubeconfig))
+    run("docs/operate/trouble.md", &replace, Some(&hub.kubeconfig))
 }

@@ -137,11 +137,27 @@ fn up_starts_a_fleet_that_serves_and_down_removes_it() -> Result<()> {
     let pods = hub.run(&["get", "pods", "-o", "wide"])?;
     ensure!(["edge-1", "edge-2", "cloud"].iter().all(|site| pods.contains(site)), "{pods}");
 
-    // A second `up` finds the first.
+    // A second `up` finds the first, and says so when another one is asked for.
     ensure!(lab.tombolo(&["up"])?.contains("up already"));
+    ensure!(lab.tombolo(&["up", "--sites", "2"])?.contains("up already"));
+    let refused = lab.tombolo(&["up", "--sites", "3", "--wan", "50ms"]).map_err(|error| error.to_string());
+    let refused = refused.err().context("`up` took flags that it does not follow")?;
+    for part in ["2 edge sites, not 3", "no --wan", "Next: `tombolo down --data-dir"] {
+        ensure!(refused.contains(part), "no {part:?} in {refused}");
+    }
+    ensure!(hub.run(&["get", "nodes", "-o", "name"])?.lines().count() == 3, "{refused}");
+
+    // Who has no kubectl is not sent to it.
+    let mut without = Command::new(cargo_binary("tombolo"));
+    without.args(["up", "--data-dir", &lab.data.display().to_string()]).env("PATH", "/nonexistent");
+    let shown = without.output()?;
+    let shown = String::from_utf8_lossy(&shown.stdout);
+    ensure!(shown.contains("kubectl is not in your PATH") && shown.contains("http://198.19.77."), "{shown}");
+    ensure!(!shown.contains("  kubectl ") && shown.contains("place hello"), "{shown}");
 
     // The tour shows what it does, and puts things back.
     let toured = lab.tombolo(&["tour", "--yes"])?;
+    ensure!(!more_ready_than_wanted(&toured), "the tour shows a site before it has settled:\n{toured}");
     for part in [
         "lab cut edge-1",
         "hello from hello-",
@@ -172,7 +188,19 @@ fn up_starts_a_fleet_that_serves_and_down_removes_it() -> Result<()> {
     let why = lab.hub(&["explain", "place", "deploy/hello"])?;
     ensure!(why.contains("9 of 9 replicas placed"), "{why}");
 
-    // The hub dies; the edge goes on. A second `up` brings the hub back.
+    // The hub dies; the edge goes on. A second `up` brings the hub back, and can be interrupted like the first.
+    lab.tombolo(&["lab", "kill", "hub"])?;
+    let mut up = Command::new(cargo_binary("tombolo"))
+        .args(["up", "--data-dir", &lab.data.display().to_string()])
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()?;
+    std::thread::sleep(Duration::from_millis(150));
+    Command::new("kill").args(["-INT", &up.id().to_string()]).status()?;
+    let status = up.wait()?;
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut up.stderr.take().context("it is piped")?, &mut said)?;
+    ensure!(status.code() == Some(130) && said.contains("the fleet stays"), "{status}: {said}");
     lab.tombolo(&["lab", "kill", "hub"])?;
     wait_for("the edge to answer without its hub", Duration::from_secs(5), || {
         get("http://198.19.77.12:30080/text")
@@ -246,41 +274,153 @@ fn an_interrupted_tour_puts_everything_back() -> Result<()> {
     nothing_is_left(&lab.data)
 }
 
+/// Sends a signal to an `up` after so many milliseconds, and looks whether anything is left. A terminal that was closed
+/// takes no words any more.
+fn interrupt(lab: &Lab, flags: &[&str], moment: u64, signal: &str) -> Result<()> {
+    let full = || std::fs::File::options().write(true).open("/dev/full");
+    let (out, err) = match signal {
+        "HUP" => (full()?.into(), full()?.into()),
+        _ => (Stdio::null(), Stdio::piped()),
+    };
+    let mut up = Command::new(cargo_binary("tombolo"))
+        .args(["up", "--data-dir", &lab.data.display().to_string()])
+        .args(flags)
+        .stdout(out)
+        .stderr(err)
+        .spawn()?;
+    std::thread::sleep(Duration::from_millis(moment));
+    let kill = Command::new("kill").args([&format!("-{signal}"), &up.id().to_string()]).status()?;
+    ensure!(kill.success() || up.try_wait()?.is_some());
+    let status = up.wait()?;
+    if status.success() {
+        // It was faster than us.
+        lab.tombolo(&["down"])?;
+    } else {
+        // Before the program listens for signals, one ends it as any other.
+        let expected = status.code() == Some(130) || (moment < 200 && status.code().is_none());
+        ensure!(expected, "SIG{signal} after {moment} ms: {status}");
+    }
+    nothing_is_left(&lab.data).with_context(|| format!("SIG{signal} after {moment} ms"))
+}
+
 #[test]
 fn an_interrupt_at_any_moment_leaves_nothing_behind() -> Result<()> {
     let Some(lab) = Lab::open()? else { return Ok(()) };
     // From before anything is made until containers run, with each signal that a terminal or a service manager sends.
     let moments = [0, 50, 150, 400, 900, 1800, 2600, 3400];
     for (moment, signal) in moments.into_iter().zip(["INT", "TERM", "HUP"].into_iter().cycle()) {
-        let mut up = Command::new(cargo_binary("tombolo"))
-            .args(["up", "--data-dir", &lab.data.display().to_string()])
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        std::thread::sleep(Duration::from_millis(moment));
-        let kill = Command::new("kill").args([&format!("-{signal}"), &up.id().to_string()]).status()?;
-        ensure!(kill.success() || up.try_wait()?.is_some());
-        let status = up.wait()?;
-        if status.success() {
-            // It was faster than us.
-            lab.tombolo(&["down"])?;
-        } else {
-            // Before the program listens for signals, one ends it as any other.
-            let expected = status.code() == Some(130) || (moment < 200 && status.code().is_none());
-            ensure!(expected, "SIG{signal} after {moment} ms: {status}");
-        }
-        nothing_is_left(&lab.data).with_context(|| format!("SIG{signal} after {moment} ms"))?;
+        interrupt(&lab, &[], moment, signal)?;
     }
     Ok(())
 }
 
 #[test]
-fn up_makes_it_bigger_farther_and_takes_in_an_existing_cluster() -> Result<()> {
-    if !require(&[Fixture::Etcd, Fixture::KubeApiserver]) {
+fn an_interrupt_leaves_nothing_in_the_wide_area_network_and_in_an_existing_cluster() -> Result<()> {
+    if !require(&[Fixture::Etcd, Fixture::KubeApiserver, Fixture::KubeControllerManager]) {
         return Ok(());
     }
     let Some(lab) = Lab::open()? else { return Ok(()) };
-    let existing = Upstream::start(&UpstreamOptions::default())?;
+    let existing = with_namespaces()?;
+    let member = existing.kubeconfig.display().to_string();
+    let flags = ["--sites", "1", "--wan", "5ms", "--member", &member];
+    let moments = [100, 500, 1500, 2500, 3500, 5000];
+    for (moment, signal) in moments.into_iter().zip(["INT", "HUP", "TERM"].into_iter().cycle()) {
+        interrupt(&lab, &flags, moment, signal)?;
+        nothing_is_left_in(&existing).with_context(|| format!("SIG{signal} after {moment} ms"))?;
+    }
+    Ok(())
+}
+
+/// A cluster in which namespaces can go.
+fn with_namespaces() -> Result<Upstream> {
+    let controllers = Some("namespace-controller".to_owned());
+    Upstream::start(&UpstreamOptions { controllers, ..UpstreamOptions::default() })
+}
+
+/// Nothing that a hub made, and no namespace of ours.
+fn nothing_is_left_in(existing: &Upstream) -> Result<()> {
+    let kubectl = existing.kubectl();
+    let kinds = "all,configmap,secret,serviceaccount,lease,role,rolebinding";
+    let made = kubectl.run(&["get", kinds, "-A", "-l", "tombolo.dev/hub", "-o", "name"])?;
+    ensure!(made.trim().is_empty(), "left in the existing cluster: {made}");
+    wait_for("our namespace to go", Duration::from_secs(30), || {
+        let phase = ["get", "ns", "tombolo-system", "--ignore-not-found", "-o", "jsonpath={.status.phase}"];
+        let phase = kubectl.run(&phase)?;
+        ensure!(phase.is_empty(), "namespace tombolo-system is {phase}");
+        Ok(())
+    })
+}
+
+/// `up` with an existing cluster, in which something was placed.
+fn up_with(lab: &Lab, existing: &Upstream, kubeconfig: &Path) -> Result<()> {
+    lab.tombolo(&["up", "--sites", "1", "--member", &kubeconfig.display().to_string()])?;
+    lab.kubectl().apply(NOTE)?;
+    existing.kubectl().until(&["get", "configmap"], "note", Duration::from_secs(60))?;
+    Ok(())
+}
+
+const NOTE: &str = "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n  sites: {names: [member-1]}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n";
+
+#[test]
+fn a_fleet_goes_though_its_existing_cluster_is_gone() -> Result<()> {
+    if !require(&[Fixture::Etcd, Fixture::KubeApiserver, Fixture::KubeControllerManager]) {
+        return Ok(());
+    }
+    let Some(lab) = Lab::open()? else { return Ok(()) };
+    let mut existing = with_namespaces()?;
+    let dir = tempfile::tempdir()?;
+    let (config, away) = (dir.path().join("config"), dir.path().join("away"));
+    std::fs::copy(&existing.kubeconfig, &config)?;
+
+    // Its kubeconfig was moved: what `down` says is what cleans it up.
+    up_with(&lab, &existing, &config)?;
+    std::fs::rename(&config, &away)?;
+    let said = lab.tombolo(&["down"])?;
+    nothing_is_left(&lab.data)?;
+    ensure!(said.contains("warning: ") && said.contains("The sample fleet is gone."), "{said}");
+    ensure!(existing.kubectl().run(&["get", "cm", "-o", "name"])?.contains("note"), "{said}");
+    std::fs::rename(&away, &config)?;
+    let lines: Vec<_> = said.lines().filter(|line| line.starts_with("  kubectl ")).collect();
+    let kubectl = Fixture::Kubectl.must();
+    let folder = kubectl.parent().context("kubectl is in a folder")?.display().to_string();
+    let path = format!("{folder}:{}", std::env::var("PATH").unwrap_or_default());
+    let typed = Command::new("bash").args(["-c", &lines.join("\n")]).env("PATH", path).output()?;
+    ensure!(lines.len() == 2, "{said}");
+    nothing_is_left_in(&existing).with_context(|| String::from_utf8_lossy(&typed.stderr).into_owned())?;
+
+    // It is gone for good.
+    up_with(&lab, &existing, &existing.kubeconfig.clone())?;
+    existing.processes.iter_mut().for_each(tombolo_testkit::Process::kill);
+    let said = lab.tombolo(&["down"])?;
+    ensure!(said.contains("the cluster of member-1 is not cleaned up"), "{said}");
+    nothing_is_left(&lab.data)?;
+
+    // A new fleet is not begun with it.
+    let refused = lab.tombolo(&["up", "--member", &existing.kubeconfig.display().to_string()]);
+    let refused = refused.err().context("`up` took a dead cluster")?.to_string();
+    ensure!(refused.contains("cannot use the cluster of"), "{refused}");
+    nothing_is_left(&lab.data)
+}
+
+/// Whether a table of `tombolo place` in the text has a site with more pods ready than it shall have.
+fn more_ready_than_wanted(text: &str) -> bool {
+    let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let numbers = rows.filter_map(|row| match row[..] {
+        ["deployment/hello", _, _, replicas, ready, ..] => {
+            Some((replicas.parse::<u32>().ok()?, ready.trim_end_matches('?').parse::<u32>().ok()?))
+        }
+        _ => None,
+    });
+    numbers.into_iter().any(|(replicas, ready)| ready > replicas)
+}
+
+#[test]
+fn up_makes_it_bigger_farther_and_takes_in_an_existing_cluster() -> Result<()> {
+    if !require(&[Fixture::Etcd, Fixture::KubeApiserver, Fixture::KubeControllerManager]) {
+        return Ok(());
+    }
+    let Some(lab) = Lab::open()? else { return Ok(()) };
+    let existing = with_namespaces()?;
     let member = existing.kubeconfig.display().to_string();
     let shown = lab.tombolo(&["up", "--sites", "3", "--wan", "50ms,1%", "--member", &member])?;
     for part in ["edge-3", "member-1", "50ms,1%"] {
@@ -298,9 +438,7 @@ fn up_makes_it_bigger_farther_and_takes_in_an_existing_cluster() -> Result<()> {
         Ok(())
     })?;
     // The sample stays off the cluster that lacks its image; other things can be placed there, and go with `down`.
-    hub.apply(
-        "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n  sites: {names: [member-1]}\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n",
-    )?;
+    hub.apply(NOTE)?;
     existing.kubectl().until(&["get", "configmap"], "note", Duration::from_secs(60))?;
     ensure!(!existing.kubectl().run(&["get", "deploy"])?.contains("hello"));
 
@@ -313,9 +451,7 @@ fn up_makes_it_bigger_farther_and_takes_in_an_existing_cluster() -> Result<()> {
 
     lab.tombolo(&["down"])?;
     nothing_is_left(&lab.data)?;
-    let left = existing.kubectl().run(&["get", "configmap", "-o", "name"])?;
-    ensure!(!left.contains("note"), "`down` left {left} in the existing cluster");
-    Ok(())
+    nothing_is_left_in(&existing)
 }
 
 #[test]

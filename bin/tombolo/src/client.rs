@@ -44,14 +44,30 @@ impl Target {
             None if in_cluster() => {
                 return kube::Config::incluster().context("this pod's service account cannot be used");
             }
-            None => Kubeconfig::read().context(
-                "no kubeconfig: give one with --kubeconfig or KUBECONFIG, or start a sample fleet with `tombolo up`",
-            )?,
+            None => from_environment()
+                .context("no kubeconfig: give one with --kubeconfig or KUBECONFIG, or start a sample fleet with `tombolo up`")?,
         };
         kube::Config::from_custom_kubeconfig(kubeconfig, &options)
             .await
             .context("the kubeconfig cannot be used")
     }
+}
+
+/// The files of `KUBECONFIG` as one, as kubectl takes them: what is not there does not count, and the first word does.
+fn from_environment() -> Result<Kubeconfig> {
+    let Some(list) = std::env::var_os("KUBECONFIG").filter(|list| !list.is_empty()) else {
+        return Ok(Kubeconfig::read()?);
+    };
+    let mut merged: Option<Kubeconfig> = None;
+    for path in std::env::split_paths(&list).filter(|path| path.exists()) {
+        let next = Kubeconfig::read_from(&path)
+            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+        merged = Some(match merged {
+            Some(first) => first.merge(next)?,
+            None => next,
+        });
+    }
+    merged.with_context(|| format!("KUBECONFIG is {}, and no such file is there", list.to_string_lossy()))
 }
 
 /// Whether this is a pod, and nobody named another cluster.

@@ -1,7 +1,11 @@
 //! How a command ends when it could not do what was asked: one place that turns errors into words and an exit code.
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
+
+use clap::Command;
+use clap::error::ErrorKind;
 
 use crate::interrupt::Interrupted;
 
@@ -20,8 +24,46 @@ pub fn report(error: &anyhow::Error) -> ExitCode {
     if error.is::<Unwell>() {
         return UNWELL.into();
     }
-    eprintln!("tombolo: {}", words(error));
+    tell(&words(error));
     if error.chain().any(|cause| cause.is::<Interrupted>()) { INTERRUPTED.into() } else { FAILED.into() }
+}
+
+/// The exit code tells it too, when nobody reads standard error any more.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "tombolo: {text}");
+}
+
+/// A command line that cannot be meant: one line that says why and where to look. Help that was asked for is no fault.
+pub fn misused(error: &clap::Error, root: &Command) -> ExitCode {
+    let asked_for = !error.use_stderr();
+    if asked_for || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return if asked_for { ExitCode::SUCCESS } else { FAILED.into() };
+    }
+    let words = std::env::args().skip(1).collect::<Vec<_>>();
+    tell(&misuse(&error.render().to_string(), &command_of(root, &words)));
+    FAILED.into()
+}
+
+/// The parser's words without the usage, which `--help` shows too.
+fn misuse(said: &str, command: &str) -> String {
+    let wanted = |line: &&str| !line.starts_with("Usage:") && !line.starts_with("For more information");
+    let lines: Vec<_> =
+        said.lines().map(str::trim).take_while(wanted).filter(|line| !line.is_empty()).collect();
+    let text = lines.join(" ");
+    format!("{}; `{command} --help` tells more", text.trim_start_matches("error: ").trim_end_matches('.'))
+}
+
+/// As much of the command line as names a command.
+fn command_of(root: &Command, words: &[String]) -> String {
+    let (mut path, mut at) = (root.get_name().to_owned(), root);
+    for word in words {
+        if let Some(below) = at.find_subcommand(word) {
+            path = format!("{path} {}", below.get_name());
+            at = below;
+        }
+    }
+    path
 }
 
 /// The whole chain in one line, without the dumps of structures that libraries add, and without saying anything twice.
@@ -67,6 +109,19 @@ mod tests {
         let status = Status { code: 404, ..Status::failure("sites \"x\" not found", "NotFound") };
         let error = Err::<(), _>(kube::Error::Api(Box::new(status))).context("no site x").unwrap_err();
         assert_eq!(words(&error), "no site x: sites \"x\" not found");
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_one_line_that_names_the_command() {
+        let root =
+            Command::new("tombolo").subcommand(Command::new("token").subcommand(Command::new("create")));
+        let words = ["--context", "x", "token", "create", "--ttl", "soon"].map(str::to_owned);
+        assert_eq!(command_of(&root, &words), "tombolo token create");
+        let said = "error: invalid value 'x' for '--tier <TIER>'\n  [possible values: cloud, edge]\n\nUsage: tombolo join\n\nFor more information, try '--help'.\n";
+        assert_eq!(
+            misuse(said, "tombolo join"),
+            "invalid value 'x' for '--tier <TIER>' [possible values: cloud, edge]; `tombolo join --help` tells more"
+        );
     }
 
     #[test]

@@ -8,10 +8,10 @@ pub struct Interrupt {
     signals: [Signal; 3],
 }
 
-/// The user ended it; the exit code says so.
+/// The user ended it; the exit code says so. It tells what became of things.
 #[derive(Debug, thiserror::Error)]
-#[error("interrupted; everything was put back")]
-pub struct Interrupted;
+#[error("interrupted; {0}")]
+pub struct Interrupted(pub &'static str);
 
 impl Interrupt {
     pub fn listen() -> Result<Self> {

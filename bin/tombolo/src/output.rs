@@ -78,6 +78,17 @@ impl Output {
         self.print(table, json!({"items": items}), items, names)
     }
 
+    /// Prints one thing that is not kept in the API; `text` is for people.
+    pub fn one<T: Serialize>(self, text: &str, item: &T, name: &str) -> Result<()> {
+        match self.output {
+            Format::Table | Format::Wide => print!("{text}"),
+            Format::Json => println!("{}", serde_json::to_string_pretty(item)?),
+            Format::Yaml => print!("{}", serde_yaml_ng::to_string(item)?),
+            Format::Name => println!("{name}"),
+        }
+        Ok(())
+    }
+
     fn print<T>(self, table: &Table, list: Value, items: &[T], names: impl Fn(&T) -> String) -> Result<()> {
         match self.output {
             Format::Table => print!("{}", table.render(false)),

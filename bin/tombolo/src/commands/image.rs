@@ -10,6 +10,7 @@ use tombolo_node::image::Store;
 
 use crate::output::{Output, Table, bytes};
 use crate::registries::RegistryArgs;
+use crate::up::progress::{Line, ticking};
 
 /// Import, pull, list and remove the images of a node on this machine
 #[derive(clap::Args)]
@@ -69,7 +70,11 @@ pub async fn run(args: Args) -> Result<()> {
             }
         }
         Action::Pull { reference, registries } => {
-            let image = registries.registries()?.pull(&store, &reference, &[]).await?;
+            let registries = registries.registries()?;
+            let line = Line::new(format!("pulling {reference}"));
+            let image = ticking(&line, registries.pull(&store, &reference, &[])).await.with_context(|| {
+                format!("cannot pull {reference}; without a registry, `tombolo image import FILE` takes an archive")
+            })?;
             println!("{reference} {}", image.id);
         }
         Action::List { output } => {

@@ -47,9 +47,14 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     pods.retain(|pod| args.site.is_none() || node(pod) == args.site);
     let sources = sources(&pods, args.container.as_deref());
     if sources.is_empty() {
+        let wanted = |what: &str, name: &Option<String>| {
+            name.as_ref().map(|name| format!(" with {what} {name}")).unwrap_or_default()
+        };
         bail!(
-            "no running pod of {} in namespace {namespace}; `tombolo place` shows what runs where",
-            args.object
+            "no pod of {}{}{} in namespace {namespace}; `tombolo place -n {namespace}` shows what runs where",
+            args.object,
+            wanted("site", &args.site),
+            wanted("container", &args.container),
         );
     }
     let several = sources.len() > 1;
@@ -89,12 +94,12 @@ async fn find(client: &kube::Client, api: &Api<Pod>, namespace: &str, object: &s
     let (kind, name) = kinds::parse(object)?;
     if kind.name == "Pod" {
         let pod = api.get_opt(name).await?;
-        return Ok(vec![pod.with_context(|| format!("no pod {name} in namespace {namespace}"))?]);
+        return Ok(vec![pod.with_context(|| missing(object, namespace))?]);
     }
     let resource = ApiResource::from_gvk(&GroupVersionKind::from(kind));
     let owners: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource);
     let owner = owners.get_opt(name).await?;
-    let owner = owner.with_context(|| format!("no {object} in namespace {namespace}"))?;
+    let owner = owner.with_context(|| missing(object, namespace))?;
     let selector = owner.data.pointer("/spec/selector").cloned().unwrap_or_default();
     let labels = selector.get("matchLabels").unwrap_or(&selector);
     let labels: Vec<_> = labels
@@ -104,9 +109,15 @@ async fn find(client: &kube::Client, api: &Api<Pod>, namespace: &str, object: &s
         .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
         .collect();
     if labels.is_empty() {
-        bail!("{object} selects no pods");
+        bail!("{object} selects no pods; name what runs them, such as deploy/web, or one pod: pod/NAME");
     }
     Ok(api.list(&ListParams::default().labels(&labels.join(","))).await?.items)
+}
+
+fn missing(object: &str, namespace: &str) -> String {
+    format!(
+        "no {object} in namespace {namespace}; name another with -n, or `kubectl get all -A` shows what there is"
+    )
 }
 
 /// Pod and container of every log that can be read.

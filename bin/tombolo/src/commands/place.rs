@@ -8,20 +8,29 @@ use kube::api::{Api, ListParams};
 use tombolo_api::{Site, Work, names};
 
 use crate::client::Target;
-use crate::output::{Output, Table};
+use crate::output::{Format, Output, Table};
 
 /// Show which object runs at which site
 #[derive(clap::Args)]
-#[command(after_help = "Examples:\n  tombolo place\n  tombolo place -o wide\n  tombolo place web")]
+#[command(
+    after_help = "Examples:\n  tombolo place\n  tombolo place -A -o wide\n  tombolo place web -n shop\n\nREADY with a question mark: the site is not heard, and this is what it said last."
+)]
 pub struct Args {
     /// Only objects with this name
     name: Option<String>,
+    /// Only objects of this namespace; that of the context if left out
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
+    /// Objects of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
     #[command(flatten)]
     output: Output,
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
-    let client = target.connect().await?.client;
+    let hub = target.connect().await?;
+    let (client, namespace) = (hub.client, args.namespace.unwrap_or(hub.config.default_namespace));
     let sites: Api<Site> = Api::all(client.clone());
     let silent: BTreeMap<String, String> =
         sites.list(&ListParams::default()).await?.iter().filter_map(silence).collect();
@@ -29,6 +38,18 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     let mut works =
         works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
     works.retain(|work| args.name.as_ref().is_none_or(|name| &work.spec.root.name == name));
+    // What is in no namespace is in everybody's sight.
+    let is_there = |of: &str| args.all_namespaces || of.is_empty() || of == namespace;
+    works.retain(|work| is_there(&work.spec.root.namespace));
+    if works.is_empty() && matches!(args.output.output, Format::Table | Format::Wide) {
+        let place =
+            if args.all_namespaces { "any namespace".into() } else { format!("namespace {namespace}") };
+        eprintln!(
+            "Nothing{} is placed in {place}. `tombolo place -A` shows all there is; `tombolo explain place KIND/NAME` says why something is not.",
+            args.name.map(|name| format!(" with the name {name}")).unwrap_or_default()
+        );
+        return Ok(());
+    }
     works.sort_by(|a, b| (&a.spec.root, &a.metadata.namespace).cmp(&(&b.spec.root, &b.metadata.namespace)));
     let mut table =
         Table::new(&["OBJECT", "NAMESPACE", "SITE", "REPLICAS", "READY", "APPLIED", "DRIFT", "MESSAGE"], 6);

@@ -37,7 +37,7 @@ Every command, with every flag. `tombolo COMMAND --help` shows the same.
 
 - **Which cluster**: client commands find theirs as kubectl does: `--kubeconfig`, else `KUBECONFIG` (several files with `:`), else
   `~/.kube/config`, and last the hub of `tombolo up`; `--context` chooses in it.
-- **Output**: listing commands take `-o table|wide|json|yaml|name`. As JSON and YAML a list is an object with `items`; where the items are Kubernetes objects it is a `List`, as kubectl gives it. Colour is used on a terminal only, and not when `NO_COLOR` is set.
+- **Output**: commands that show things take `-o table|wide|json|yaml|name`. As JSON and YAML a list is an object with `items`; where the items are Kubernetes objects it is a `List`, as kubectl gives it. Colour is used on a terminal only, and not when `NO_COLOR` is set.
 - **Exit codes**: 0 done; 1 `tombolo check` found something wrong; 2 not done, or the command line was wrong; 130 interrupted.
 - **Logs** go to standard error; `RUST_LOG` sets their level (default `warn,tombolo=info`).
 
@@ -74,6 +74,10 @@ fn one(out: &mut String, command: &Command, path: &str) {
     let _ = writeln!(out, "\n## {path}\n\n{}.\n", about(command));
     let usage = command.clone().bin_name(path.clone()).render_usage().to_string();
     let _ = writeln!(out, "```text\n{}\n```\n", usage.trim_start_matches("Usage: "));
+    let aliases: Vec<_> = command.get_visible_aliases().map(|alias| format!("`{alias}`")).collect();
+    if !aliases.is_empty() {
+        let _ = writeln!(out, "Also called {}.\n", aliases.join(", "));
+    }
     let own = command.get_arguments().filter(|a| {
         !a.is_hide_set() && !matches!(a.get_id().as_str(), "help" | "version" | "kubeconfig" | "context")
     });

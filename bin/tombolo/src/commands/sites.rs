@@ -111,13 +111,22 @@ async fn approve(client: kube::Client, name: &str) -> Result<()> {
 }
 
 async fn revoke(client: kube::Client, name: &str) -> Result<()> {
-    register::revoke(&client, name)
-        .await
-        .with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
+    register::revoke(&client, name).await.map_err(|error| missing_site(error, name))?;
     println!(
         "the certificates of site {name} are useless now; it runs on, and may join again with a new token"
     );
     Ok(())
+}
+
+/// That a site is not there is said, with what to do; other faults are not taken for it.
+pub fn missing_site(error: kube::Error, name: &str) -> anyhow::Error {
+    let is_missing = matches!(&error, kube::Error::Api(status) if status.code == 404);
+    let error = anyhow::Error::from(error);
+    if is_missing {
+        error.context(format!("no site {name}; `tombolo sites` lists them"))
+    } else {
+        error.context(format!("cannot change site {name}"))
+    }
 }
 
 async fn remove(client: kube::Client, name: &str, keep: bool) -> Result<()> {
@@ -127,12 +136,9 @@ async fn remove(client: kube::Client, name: &str, keep: bool) -> Result<()> {
         sites
             .patch(name, &PatchParams::default(), &Patch::Merge(mark))
             .await
-            .with_context(|| format!("no site {name}"))?;
+            .map_err(|error| missing_site(error, name))?;
     }
-    sites
-        .delete(name, &DeleteParams::default())
-        .await
-        .with_context(|| format!("no site {name}; `tombolo sites` lists them"))?;
+    sites.delete(name, &DeleteParams::default()).await.map_err(|error| missing_site(error, name))?;
     println!(
         "site {name} removed; its replicas are placed elsewhere, and it cleans up by itself if it is ever heard again"
     );

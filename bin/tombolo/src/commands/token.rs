@@ -7,6 +7,7 @@ use clap::Subcommand;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::api::{Api, DeleteParams, ListParams};
 use ring::rand::{SecureRandom, SystemRandom};
+use serde::Serialize;
 use serde_json::json;
 use tombolo_fleet::tokens::NewToken;
 
@@ -26,7 +27,9 @@ pub struct Args {
 #[derive(Subcommand)]
 enum Action {
     /// Make a token and print the command that uses it
-    #[command(after_help = "Example:\n  tombolo token create --ttl 1h --uses 1")]
+    #[command(
+        after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token create -o json | jq -r .command"
+    )]
     Create {
         /// For a node that joins a site, instead of a site that joins a hub
         #[arg(long, conflicts_with_all = ["uses", "needs_approval"])]
@@ -40,6 +43,8 @@ enum Action {
         /// Each site that joins with it waits for `tombolo sites approve`
         #[arg(long)]
         needs_approval: bool,
+        #[command(flatten)]
+        output: Output,
     },
     /// Show the tokens that can still be used
     #[command(after_help = "Example:\n  tombolo token list -o json")]
@@ -64,10 +69,20 @@ pub struct Terms {
 }
 
 /// What a site needs to join.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Ticket {
     pub url: String,
     pub token: String,
     pub ca_hash: String,
+}
+
+/// A ticket, with the line to type at the newcomer.
+#[derive(Serialize)]
+struct Printed<'a> {
+    command: &'a str,
+    #[serde(flatten)]
+    ticket: &'a Ticket,
 }
 
 const NAMESPACE: &str = "kube-system";
@@ -78,16 +93,18 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let hub = target.connect().await?;
     match args.action {
-        Action::Create { node: true, ttl, .. } => {
-            let ticket = create_for_nodes(&hub, ttl).await?;
-            println!(
-                "tombolo node --data-dir /var/lib/tombolo/node --join {} --token {} --ca-hash {}",
-                ticket.url, ticket.token, ticket.ca_hash
-            );
-        }
-        Action::Create { ttl, uses, needs_approval, .. } => {
-            let ticket = create(&hub, &Terms { ttl, uses, needs_approval }).await?;
-            println!("tombolo join {} --token {} --ca-hash {}", ticket.url, ticket.token, ticket.ca_hash);
+        Action::Create { node, ttl, uses, needs_approval, output } => {
+            let (start, ticket) = if node {
+                let start = "tombolo node --data-dir /var/lib/tombolo/node --join";
+                (start, create_for_nodes(&hub, ttl).await?)
+            } else {
+                ("tombolo join", create(&hub, &Terms { ttl, uses, needs_approval }).await?)
+            };
+            let command =
+                format!("{start} {} --token {} --ca-hash {}", ticket.url, ticket.token, ticket.ca_hash);
+            let printed = Printed { command: &command, ticket: &ticket };
+            let id = ticket.token.split('.').next().unwrap_or_default();
+            output.one(&format!("{command}\n"), &printed, id)?;
         }
         Action::List { output } => list(&hub, output).await?,
         Action::Delete { id } => {

@@ -12,6 +12,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+use super::progress::{Step, warn};
 use super::{existing, network};
 
 const RECORD: &str = "fleet.json";
@@ -19,13 +20,27 @@ const PARTIAL: &str = "fleet.json.partial";
 
 #[derive(Serialize, Deserialize, Default)]
 pub struct Fleet {
+    /// What it was asked to be.
+    #[serde(default)]
+    pub shape: Shape,
     pub members: Vec<Member>,
     #[serde(skip)]
     dir: PathBuf,
 }
 
+/// What makes one fleet unlike another.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Shape {
+    /// Edge sites.
+    pub sites: u8,
+    /// The link between any two members, as written on the command line; none without an emulated network.
+    pub wan: Option<String>,
+    /// Kubeconfigs of existing clusters.
+    pub members: Vec<PathBuf>,
+}
+
 /// One process of the sample fleet, with a folder of its own.
-#[derive(Serialize, Deserialize, Clone)]
+#[derive(Serialize, Deserialize, Clone, Default)]
 pub struct Member {
     pub name: String,
     pub role: Role,
@@ -35,13 +50,25 @@ pub struct Member {
     pub pid: Option<i32>,
     /// What it was started with, to start it again.
     pub args: Vec<String>,
+    /// In an existing cluster only.
+    #[serde(default)]
+    pub guest: Option<Guest>,
 }
 
-#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug)]
+/// What must be known of a cluster of somebody else to leave it as it was.
+#[derive(Serialize, Deserialize, Clone, Default)]
+pub struct Guest {
+    pub had_namespace: bool,
+    /// Identity of the hub, by which the objects of its making are known.
+    pub hub: String,
+}
+
+#[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// The emulated wide area network, with `--wan` only.
     Wan,
+    #[default]
     Hub,
     Site,
     /// The agent of an existing cluster, with `--member` only.
@@ -50,7 +77,7 @@ pub enum Role {
 
 impl Fleet {
     pub fn new(dir: &Path) -> Self {
-        Self { members: Vec::new(), dir: dir.to_owned() }
+        Self { dir: dir.to_owned(), ..Self::default() }
     }
 
     /// The fleet in `dir`, if one was made there.
@@ -199,17 +226,28 @@ impl Fleet {
 
     /// Ends all processes and removes containers, namespaces, links and folders.
     ///
-    /// What cannot be removed does not keep the rest from being removed; the folder stays then, for another try.
+    /// What cannot be removed does not keep the rest from being removed; the folder stays then, for another try. Only
+    /// what is left in somebody else's cluster does not keep it: that cluster may be gone for good.
     pub async fn remove(&self) -> Result<()> {
         let mut faults = Vec::new();
-        for agent in self.with_role(Role::Agent) {
+        // One that was never started put nothing there.
+        for agent in self.with_role(Role::Agent).filter(|agent| agent.pid.is_some()) {
+            let step = Step::start(&agent.name);
             self.stop(agent, true).await;
-            if let Err(error) = existing::leave(self, agent).await {
-                faults.push(error);
+            match existing::leave(self, agent).await {
+                Ok(()) => step.done("what was placed there is gone"),
+                Err(error) => {
+                    step.done("left as it is");
+                    warn(&existing::farewell(self, agent, &error));
+                }
             }
         }
+        let step = Step::start("processes");
         futures::future::join_all(self.members.iter().map(|member| self.stop(member, true))).await;
-        for member in self.sites() {
+        step.done("ended");
+        let step = Step::start("containers");
+        for (index, member) in self.sites().enumerate() {
+            step.line.tell(&format!("{index} of {} sites are empty", self.sites().count()));
             let folder = self.folder(member).join("node");
             if let Err(error) = tombolo_node::Node::destroy(&folder).await {
                 faults.push(
@@ -217,6 +255,7 @@ impl Fleet {
                 );
             }
         }
+        step.done(if faults.is_empty() { "removed" } else { "not all could be removed" });
         // A record that a reboot left behind says nothing about the namespaces of a later fleet elsewhere.
         if network::is_of(&self.dir) {
             network::remove(self.hosts().map(|member| (member.name.as_str(), member.number))).await?;

@@ -9,7 +9,7 @@ use serde_json::json;
 use tombolo_api::{Placement, Site, SiteSpec, Tier};
 
 use super::fleet::{Fleet, Member, Role};
-use super::progress::{Step, until};
+use super::progress::{Line, Step, until};
 use super::{Args, NODE_PORT, connect, existing, fetch, network};
 use crate::client::Connected;
 use crate::commands::{apply, join, token};
@@ -25,6 +25,7 @@ pub async fn make(fleet: &mut Fleet, args: &Args) -> Result<()> {
     std::fs::create_dir_all(&args.data_dir)
         .with_context(|| format!("cannot create {}", args.data_dir.display()))?;
     plan(fleet, args)?;
+    existing::look(fleet).await?;
     fleet.save()?;
     network::claim(&args.data_dir)?;
     wire(fleet, args).await?;
@@ -41,20 +42,17 @@ pub async fn make(fleet: &mut Fleet, args: &Args) -> Result<()> {
 
     let step = Step::start("joining");
     let hub = connect(fleet, fleet.member("hub")?).await?;
-    join_all(fleet, &hub).await?;
+    join_all(fleet, &hub, &step.line).await?;
     step.done("every site is tied to the hub");
 
     let step = Step::start("application");
     apply::manifest(&hub.client, SAMPLE).await?;
     keep_off_existing(fleet, &hub).await?;
-    for member in fleet.sites() {
+    for (done, member) in fleet.sites().enumerate() {
+        step.line.tell(&format!("{done} of {} sites", fleet.sites().count()));
         let address = SocketAddr::from((member.address(), NODE_PORT));
-        until(
-            &format!("the sample application at {}", member.name),
-            PATIENCE,
-            || async move { fetch(address) },
-        )
-        .await?;
+        let what = format!("the sample application at {}", member.name);
+        until(&step.line, &what, PATIENCE, || async move { fetch(address) }).await?;
     }
     step.done("it answers at every site");
     Ok(())
@@ -71,11 +69,12 @@ fn plan(fleet: &mut Fleet, args: &Args) -> Result<()> {
         line.extend(["--data-dir".into(), data]);
         line.extend(["--listen".into(), format!("{}:6443", network::address(number))]);
         line.extend(["--netns".into(), network::namespace(&name)]);
-        Member { name, role, tier: tier.into(), number, pid: None, args: line }
+        Member { name, role, tier: tier.into(), number, args: line, ..Member::default() }
     };
+    let shape = args.shape();
     fleet.members.push(host("hub".into(), Role::Hub, "hub", network::FIRST));
     fleet.members.push(host("cloud".into(), Role::Site, "cloud", network::FIRST + 1));
-    for edge in 1..=args.sites {
+    for edge in 1..=shape.sites {
         fleet.members.push(host(format!("edge-{edge}"), Role::Site, "edge", network::FIRST + 1 + edge));
     }
     if let Some(link) = args.wan {
@@ -84,18 +83,13 @@ fn plan(fleet: &mut Fleet, args: &Args) -> Result<()> {
         for member in fleet.hosts() {
             line.extend(["--host".into(), format!("{}={}", member.name, member.number)]);
         }
-        fleet.members.push(Member {
-            name: "wan".into(),
-            role: Role::Wan,
-            tier: String::new(),
-            number: 1,
-            pid: None,
-            args: line,
-        });
+        let name = "wan".into();
+        fleet.members.push(Member { name, role: Role::Wan, number: 1, args: line, ..Member::default() });
     }
     for (index, kubeconfig) in args.members.iter().enumerate() {
         fleet.members.push(existing::member(fleet, index + 1, kubeconfig)?);
     }
+    fleet.shape = shape;
     Ok(())
 }
 
@@ -123,7 +117,7 @@ async fn wire(fleet: &mut Fleet, args: &Args) -> Result<()> {
     Ok(())
 }
 
-async fn join_all(fleet: &mut Fleet, hub: &Connected) -> Result<()> {
+async fn join_all(fleet: &mut Fleet, hub: &Connected, line: &Line) -> Result<()> {
     let terms = token::Terms { ttl: Duration::from_secs(600), uses: Some(1), needs_approval: false };
     for member in fleet.sites() {
         let ticket = token::create(hub, &terms).await?;
@@ -131,6 +125,11 @@ async fn join_all(fleet: &mut Fleet, hub: &Connected) -> Result<()> {
         join::tie(&site.client, &ticket, &describe(member), None).await?;
     }
     let agents: Vec<_> = fleet.with_role(Role::Agent).map(|m| m.name.clone()).collect();
+    if !agents.is_empty() {
+        let identity = existing::hub_identity(&hub.client).await?;
+        let guests = fleet.members.iter_mut().filter_map(|member| member.guest.as_mut());
+        guests.for_each(|guest| guest.hub.clone_from(&identity));
+    }
     for name in &agents {
         let ticket = token::create(hub, &terms).await?;
         existing::introduce(fleet, name, &ticket)?;
@@ -138,7 +137,7 @@ async fn join_all(fleet: &mut Fleet, hub: &Connected) -> Result<()> {
     let wanted = fleet.sites().count() + agents.len();
     let sites: Api<Site> = Api::all(hub.client.clone());
     let fleet = &*fleet;
-    until("all sites to be ready", PATIENCE, || async {
+    until(line, "all sites to be ready", PATIENCE, || async {
         if let Some(dead) = fleet.members.iter().find(|m| m.pid.is_some() && !fleet.runs(m)) {
             let log = fleet.folder(dead).join("log");
             bail!("{} ended; {} tells why", dead.name, log.display());

@@ -6,7 +6,7 @@ pub mod lab;
 mod make;
 mod memory;
 mod network;
-mod progress;
+pub mod progress;
 mod show;
 pub mod tour;
 pub mod wan;
@@ -21,11 +21,13 @@ use tombolo_wan::Link;
 
 use crate::client::{Connected, Target};
 use crate::interrupt::{Interrupt, Interrupted};
-use fleet::{Fleet, Member};
+use fleet::{Fleet, Member, Shape};
+use progress::{say, warn};
 
 /// Where the sample fleet lives.
 pub const DATA_DIR: &str = "/var/lib/tombolo/up";
 const NODE_PORT: u16 = 30080;
+const EDGES: u8 = 2;
 
 /// Start a hub, a cloud site and edge sites on this machine, with a sample application
 #[derive(clap::Args)]
@@ -33,9 +35,9 @@ const NODE_PORT: u16 = 30080;
     after_help = "Examples:\n  tombolo up\n  tombolo up --sites 4 --wan 100ms,1%\n  tombolo up --member ~/.kube/config\n  tombolo down"
 )]
 pub struct Args {
-    /// How many edge sites
-    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=50))]
-    sites: u8,
+    /// How many edge sites, 1 to 50; 2 if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=50))]
+    sites: Option<u8>,
     /// A wide area network between the members: one-way delay and loss, such as 100ms,1%
     #[arg(long, value_name = "DELAY,LOSS")]
     wan: Option<Link>,
@@ -62,7 +64,7 @@ pub async fn down(args: DownArgs) -> Result<()> {
     match Fleet::load(&dir)? {
         Some(fleet) => {
             fleet.remove().await?;
-            println!("The sample fleet is gone.");
+            say("The sample fleet is gone.");
         }
         None => {
             if let Some(other) = network::owner().filter(|other| *other != dir)
@@ -90,9 +92,13 @@ pub async fn up(mut args: Args) -> Result<()> {
     if let Some(mut fleet) = Fleet::load(&args.data_dir)? {
         let there = fleet.hosts().all(|member| network::exists(&member.name)) && !fleet.members.is_empty();
         if there && network::is_of(&args.data_dir) {
-            return find(&mut fleet).await;
+            args.agree_with(&fleet)?;
+            return tokio::select! {
+                found = find(&mut fleet) => found,
+                () = interrupt.caught() => Err(Interrupted("the fleet stays; `tombolo down` removes it").into()),
+            };
         }
-        println!("Found the rest of an earlier fleet; removing it first.");
+        say("Found the rest of an earlier fleet; removing it first.");
         fleet.remove().await?;
     }
     if network::in_use() {
@@ -111,23 +117,85 @@ pub async fn up(mut args: Args) -> Result<()> {
             args.data_dir.display()
         );
     }
-    let started = Instant::now();
     let mut fleet = Fleet::new(&args.data_dir);
     let outcome = tokio::select! {
-        made = make::make(&mut fleet, &args) => made,
-        () = interrupt.caught() => Err(Interrupted.into()),
+        made = start(&mut fleet, &args) => made,
+        () = interrupt.caught() => Err(Interrupted("everything was put back").into()),
     };
     if let Err(error) = outcome {
-        eprintln!("\nRemoving what was started so far.");
+        warn("\nRemoving what was started so far.");
         fleet.remove().await.context("while cleaning up; `tombolo down` tries again")?;
         return Err(error);
     }
-    let memory = memory::of(&fleet);
-    println!(
-        "\nReady after {:.1} s. The whole fleet takes {memory} MB of memory.\n",
-        started.elapsed().as_secs_f32()
-    );
-    show::show(&fleet).await
+    Ok(())
+}
+
+/// The first `up`, until it has shown everything.
+async fn start(fleet: &mut Fleet, args: &Args) -> Result<()> {
+    let started = Instant::now();
+    make::make(fleet, args).await?;
+    let seconds = started.elapsed().as_secs_f32();
+    let memory = memory::of(fleet);
+    say(&format!("\nReady after {seconds:.1} s. The whole fleet takes {memory} MB of memory.\n"));
+    show::show(fleet).await
+}
+
+impl Args {
+    /// The fleet that these flags make.
+    fn shape(&self) -> Shape {
+        // One that cannot be found now may have been there when the fleet was made.
+        let found = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
+        Shape {
+            sites: self.sites.unwrap_or(EDGES),
+            wan: self.wan.map(|link| link.to_string()),
+            members: self.members.iter().map(found).collect(),
+        }
+    }
+
+    /// A fleet that is there is not made into another one; who asks for that is told so.
+    fn agree_with(&self, fleet: &Fleet) -> Result<()> {
+        let differences = self.differences(&fleet.shape);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        let dir = show::data_dir_flag(&self.data_dir);
+        bail!(
+            "the sample fleet in {} is another one than you ask for: {}.\n\
+             Next: `tombolo down{dir}`, then the same `tombolo up` again; or `tombolo up{dir}` to see the one that is there",
+            self.data_dir.display(),
+            differences.join("; "),
+        );
+    }
+
+    /// In which points a fleet is not what the flags ask for. What no flag says anything about may be as it is.
+    fn differences(&self, there: &Shape) -> Vec<String> {
+        let asked = self.shape();
+        let paths =
+            |all: &[PathBuf]| all.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+        let points = [
+            (
+                self.sites.is_some() && asked.sites != there.sites,
+                format!("it has {} edge sites, not {}", there.sites, asked.sites),
+            ),
+            (
+                asked.wan.is_some() && asked.wan != there.wan,
+                match &there.wan {
+                    Some(link) => {
+                        format!("its --wan is {link}, not {}", asked.wan.as_deref().unwrap_or_default())
+                    }
+                    None => "it has no --wan".into(),
+                },
+            ),
+            (
+                !asked.members.is_empty() && asked.members != there.members,
+                match paths(&there.members).as_str() {
+                    "" => "it has no --member".into(),
+                    others => format!("its --member is {others}"),
+                },
+            ),
+        ];
+        points.into_iter().filter(|(differs, _)| *differs).map(|(_, words)| words).collect()
+    }
 }
 
 /// A second `up`: the fleet is there, and members that died are started again.
@@ -139,9 +207,9 @@ async fn find(fleet: &mut Fleet) -> Result<()> {
         fleet.ready(name, make::PATIENCE).await?;
     }
     if dead.is_empty() {
-        println!("The fleet is up already; `tombolo down` removes it.\n");
+        say("The fleet is up already; `tombolo down` removes it.\n");
     } else {
-        println!("The fleet is there already; {} was dead and runs again.\n", dead.join(", "));
+        say(&format!("The fleet is there already; {} was dead and runs again.\n", dead.join(", ")));
     }
     show::show(fleet).await
 }
@@ -178,5 +246,41 @@ fn fetch(address: SocketAddr) -> Result<String> {
     match answer.split_once("\r\n\r\n") {
         Some((head, body)) if head.starts_with("HTTP/1.1 200") => Ok(body.to_owned()),
         _ => bail!("{address} answered {answer:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Up {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn differences(line: &[&str], there: &Shape) -> Vec<String> {
+        let words = std::iter::once(&"up").chain(line);
+        Up::try_parse_from(words).unwrap_or_else(|error| panic!("{error}")).args.differences(there)
+    }
+
+    #[test]
+    fn a_second_up_finds_any_fleet_unless_a_flag_says_otherwise() {
+        let plain = Shape { sites: 2, ..Shape::default() };
+        let far = Shape { sites: 5, wan: Some("100ms,1%".into()), members: vec!["/nowhere/config".into()] };
+        for (line, there) in [
+            (&[][..], &plain),
+            (&[], &far),
+            (&["--sites", "2"], &plain),
+            (&["--sites", "5", "--wan", "100ms,1%", "--member", "/nowhere/config"], &far),
+        ] {
+            assert!(differences(line, there).is_empty(), "{line:?} and {there:?}");
+        }
+        let all = differences(&["--sites", "3", "--wan", "1ms", "--member", "/a"], &plain);
+        assert_eq!(all, ["it has 2 edge sites, not 3", "it has no --wan", "it has no --member"]);
+        let all = differences(&["--wan", "50ms", "--member", "/a"], &far);
+        assert_eq!(all, ["its --wan is 100ms,1%, not 50ms,0%", "its --member is /nowhere/config"]);
     }
 }

@@ -13,6 +13,14 @@ pub fn days_left(pem: &[u8], now: Timestamp) -> Option<i64> {
     Some((ends - now.as_second()).div_euclid(86_400))
 }
 
+/// The common name in the first certificate of a PEM text.
+pub fn common_name(pem: &[u8]) -> Option<String> {
+    let pem = Pem::iter_from_buffer(pem).next()?.ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    let name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(name.to_owned())
+}
+
 /// How far a server's clock is ahead of ours, in seconds, from the `Date` of an answer.
 pub fn ahead(date: &str, now: Timestamp) -> Option<i64> {
     let server = k8s_openapi::jiff::fmt::rfc2822::parse(date).ok()?.timestamp();

@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 use futures::future::LocalBoxFuture;
 
 use super::fleet::Fleet;
+use super::progress::{say, warn};
 use super::{DATA_DIR, connect, lab, need_root, show};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::output::emphasis;
@@ -64,30 +65,28 @@ pub async fn run(args: Args) -> Result<()> {
     tokio::select! {
         settled = stage.settled() => settled
             .context("the sample application must be up for the tour; `tombolo place hello` shows it")?,
-        () = interrupt.caught() => return Err(Interrupted.into()),
+        () = interrupt.caught() => return Err(Interrupted("nothing was changed").into()),
     }
     for (number, step) in steps::ALL.iter().enumerate() {
-        println!("{}\n{}\n", emphasis(&format!("{}. {}", number + 1, step.title)), step.about);
+        say(&format!("{}\n{}\n", emphasis(&format!("{}. {}", number + 1, step.title)), step.about));
         if !args.yes && !enter(&mut interrupt).await? {
-            println!("The rest is left out.");
+            say("The rest is left out.");
             return Ok(());
         }
         let outcome = tokio::select! {
             outcome = (step.act)(&stage) => outcome,
-            () = interrupt.caught() => Err(Interrupted.into()),
+            () = interrupt.caught() => Err(Interrupted("everything was put back").into()),
         };
         if outcome.is_err() {
-            eprintln!("\nPutting things back.");
+            warn("\nPutting things back.");
         }
         (step.undo)(&stage)
             .await
             .context("cannot put things back; `tombolo down` removes the whole fleet")?;
         outcome?;
     }
-    println!(
-        "That was the tour. Everything is as it was; {} removes the fleet.",
-        emphasis(&format!("`{} down{}`", stage.program, stage.dir_flag))
-    );
+    let down = emphasis(&format!("`{} down{}`", stage.program, stage.dir_flag));
+    say(&format!("That was the tour. Everything is as it was; {down} removes the fleet."));
     Ok(())
 }
 
@@ -102,9 +101,9 @@ async fn enter(interrupt: &mut Interrupt) -> Result<bool> {
     let (read, line) = tokio::select! {
         line = line => line.context("cannot read from the terminal")??,
         // The thread that reads cannot be ended; the process can, and nothing is to be put back here.
-        () = interrupt.caught() => { println!(); std::process::exit(130) }
+        () = interrupt.caught() => { say(""); std::process::exit(130) }
     };
-    println!();
+    say("");
     Ok(read > 0 && line.trim().is_empty())
 }
 
@@ -113,15 +112,15 @@ impl Stage {
     fn run(&self, line: &str) -> Result<()> {
         let line =
             if line.starts_with("lab ") { format!("{line}{}", self.dir_flag) } else { line.to_owned() };
-        println!("  {}", emphasis(&format!("$ {} {line}", self.program)));
+        say(&format!("  {}", emphasis(&format!("$ {} {line}", self.program))));
         let output = Command::new(std::env::current_exe()?)
             .args(line.split_whitespace())
             .env("KUBECONFIG", self.fleet.kubeconfig(self.fleet.member("hub")?))
             .output()?;
         let text =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        text.lines().for_each(|line| println!("  {line}"));
-        println!();
+        text.lines().for_each(|line| say(&format!("  {line}")));
+        say("");
         if !output.status.success() {
             bail!("`tombolo {line}` failed");
         }
@@ -129,6 +128,6 @@ impl Stage {
     }
 
     fn say(&self, text: &str) {
-        println!("{text}\n");
+        say(&format!("{text}\n"));
     }
 }

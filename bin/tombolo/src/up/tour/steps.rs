@@ -8,8 +8,8 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::json;
 use tombolo_api::{Placement, Work};
 
-use super::super::progress::until;
-use super::view::SAMPLE;
+use super::super::progress::{say, until};
+use super::view::{SAMPLE, line};
 use super::{Stage, Step};
 use crate::commands::apply;
 
@@ -102,14 +102,14 @@ fn overflow(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
         let manifest = camera(each, FITTING + ON_TOP);
         stage
             .say(&format!("What is applied, as with kubectl apply (every replica asks for {each}m of CPU):"));
-        manifest.lines().for_each(|line| println!("  {line}"));
-        println!();
+        manifest.lines().for_each(|line| say(&format!("  {line}")));
+        say("");
         apply::manifest(&stage.hub, &manifest).await?;
         stage.until_shares(CAMERA, |shares, _| shares.get(CLOUD).is_some_and(|n| *n > 0)).await?;
         stage.until_free_below(EDGE, each).await?;
         stage.say(&format!("{EDGE} is full, and the rest overflowed:"));
         stage.run("explain place deploy/camera")?;
-        println!("  $ kubectl scale deploy/{CAMERA} --replicas={FITTING}\n");
+        say(&format!("  $ kubectl scale deploy/{CAMERA} --replicas={FITTING}\n"));
         let deployments: Api<Deployment> = Api::namespaced(stage.hub.clone(), "default");
         let scale = json!({"spec": {"replicas": FITTING}});
         deployments.patch(CAMERA, &PatchParams::default(), &Patch::Merge(scale)).await?;
@@ -153,7 +153,7 @@ spec:
 
 fn remove_camera(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
     async move {
-        println!("  $ kubectl delete deploy/{CAMERA} placement/{CAMERA}\n");
+        say(&format!("  $ kubectl delete deploy/{CAMERA} placement/{CAMERA}\n"));
         let gone = |result: kube::Result<()>| match result {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             other => other,
@@ -162,7 +162,7 @@ fn remove_camera(stage: &Stage) -> LocalBoxFuture<'_, Result<()>> {
         let deployments: Api<Deployment> = Api::namespaced(stage.hub.clone(), "default");
         gone(deployments.delete(CAMERA, &params).await.map(drop))?;
         let works: Api<Work> = Api::all(stage.hub.clone());
-        until("the cameras to go", std::time::Duration::from_secs(60), || async {
+        until(&line(), "the cameras to go", std::time::Duration::from_secs(60), || async {
             let left = works.list(&ListParams::default()).await?.items;
             anyhow::ensure!(left.iter().all(|w| w.spec.root.name != CAMERA), "a site still has some");
             Ok(())

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, DeleteParams, ListParams};
 use tombolo_api::{Site, Work, names};
 
-use super::super::progress::until;
+use super::super::progress::{Line, until};
 use super::super::{connect, network};
 use super::Stage;
 
@@ -17,21 +17,51 @@ use super::Stage;
 const PATIENCE: Duration = Duration::from_secs(120);
 pub const SAMPLE: &str = "hello";
 
+/// Where a wait says that it goes on.
+pub fn line() -> Line {
+    Line::new(" ")
+}
+
+/// A site's part of a Deployment.
+struct Part {
+    site: String,
+    replicas: i64,
+    ready: i64,
+}
+
+impl Part {
+    fn of(work: &Work) -> Option<Self> {
+        let site = names::site_of_namespace(work.metadata.namespace.as_deref()?)?.to_owned();
+        let pods = work.status.iter().flat_map(|status| status.pods.values());
+        let ready = i64::try_from(pods.filter(|pod| pod.ready).count()).unwrap_or(i64::MAX);
+        Some(Self { site, replicas: work.spec.replicas?, ready })
+    }
+}
+
+/// The sites that do not have exactly what they shall have, as `tombolo place` would show them.
+fn unsettled(parts: &[Part]) -> Vec<String> {
+    let differs = parts.iter().filter(|part| part.ready != part.replicas);
+    differs.map(|part| format!("{} has {} ready of {}", part.site, part.ready, part.replicas)).collect()
+}
+
 impl Stage {
-    /// Replicas of a Deployment, by site.
-    pub async fn shares(&self, deployment: &str) -> Result<BTreeMap<String, i64>> {
+    /// The sites' parts of a Deployment.
+    async fn parts(&self, deployment: &str) -> Result<Vec<Part>> {
         let works = Api::<Work>::all(self.hub.clone()).list(&ListParams::default()).await?.items;
         let root = |work: &Work| work.spec.root.kind == "Deployment" && work.spec.root.name == deployment;
-        let shares = works.iter().filter(|w| root(w) && w.spec.tombstone.is_none()).filter_map(|work| {
-            let site = names::site_of_namespace(work.metadata.namespace.as_deref()?)?;
-            Some((site.to_owned(), work.spec.replicas?))
-        });
-        Ok(shares.collect())
+        let alive = works.iter().filter(|work| root(work) && work.spec.tombstone.is_none());
+        Ok(alive.filter_map(Part::of).collect())
+    }
+
+    /// Replicas of a Deployment, by site.
+    pub async fn shares(&self, deployment: &str) -> Result<BTreeMap<String, i64>> {
+        Ok(self.parts(deployment).await?.into_iter().map(|part| (part.site, part.replicas)).collect())
     }
 
     pub async fn until_site(&self, name: &str, ready: bool) -> Result<()> {
         let sites: Api<Site> = Api::all(self.hub.clone());
-        until(&format!("{name} to be {}", if ready { "heard" } else { "missed" }), PATIENCE, || async {
+        let what = format!("{name} to be {}", if ready { "heard" } else { "missed" });
+        until(&line(), &what, PATIENCE, || async {
             ensure!(sites.get(name).await?.is_ready() == ready, "the hub has not noticed");
             Ok(())
         })
@@ -45,7 +75,7 @@ impl Stage {
         wanted: impl Fn(&BTreeMap<String, i64>, i64) -> bool,
     ) -> Result<()> {
         let api: Api<Deployment> = Api::namespaced(self.hub.clone(), "default");
-        until(&format!("all replicas of {deployment}"), PATIENCE, || async {
+        until(&line(), &format!("all replicas of {deployment}"), PATIENCE, || async {
             let found = api.get(deployment).await?;
             let want = found.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
             let status = found.status.unwrap_or_default();
@@ -66,7 +96,8 @@ impl Stage {
         self.until_shares(deployment, |shares, want| elsewhere(shares) >= want).await
     }
 
-    /// The fleet as `up` left it: every site heard, every replica of the sample ready, every site with its part.
+    /// The fleet as `up` left it: every site heard, every replica of the sample ready, every site with its part and
+    /// no pod more.
     pub async fn settled(&self) -> Result<()> {
         for member in self.fleet.sites() {
             self.until_site(&member.name, true).await?;
@@ -76,6 +107,12 @@ impl Stage {
             let least = want / i64::try_from(sites.len()).unwrap_or(1);
             shares.values().sum::<i64>() == want
                 && sites.iter().all(|site| shares.get(site).copied().unwrap_or(0) >= least)
+        })
+        .await?;
+        until(&line(), "every site to run its part and no more", PATIENCE, || async {
+            let unsettled = unsettled(&self.parts(SAMPLE).await?);
+            ensure!(unsettled.is_empty(), "{}", unsettled.join(", "));
+            Ok(())
         })
         .await
     }
@@ -95,7 +132,7 @@ impl Stage {
                 let before = names(pods.list(&list).await?.items);
                 let victim = before.first().context("no pod of the sample is there")?.clone();
                 pods.delete(&victim, &DeleteParams::default()).await?;
-                let new = until("another pod in its place", PATIENCE, || async {
+                let new = until(&line(), "another pod in its place", PATIENCE, || async {
                     let found = pods.list(&list).await?.items;
                     let new = found.into_iter().find(|pod| {
                         let fresh = pod.metadata.name.as_ref().is_some_and(|n| !before.contains(n));
@@ -117,7 +154,7 @@ impl Stage {
 
     /// Until a site has told its hub that no node of it has this much left.
     pub async fn until_free_below(&self, site: &str, milli: i64) -> Result<()> {
-        until(&format!("{site} to tell that it is full"), PATIENCE, || async {
+        until(&line(), &format!("{site} to tell that it is full"), PATIENCE, || async {
             let free = self.free_milli_cpu(site).await?;
             ensure!(free < milli, "{free}m are free");
             Ok(())
@@ -134,5 +171,18 @@ impl Stage {
             Some(free) if free > 0 => Ok(free),
             _ => bail!("the site has not told yet how much room it has; try again in a moment"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_with_a_pod_too_many_or_too_few_is_not_settled() {
+        let part = |site: &str, replicas, ready| Part { site: site.into(), replicas, ready };
+        let parts = [part("cloud", 2, 2), part("edge-1", 2, 3), part("edge-2", 2, 1)];
+        assert_eq!(unsettled(&parts), ["edge-1 has 3 ready of 2", "edge-2 has 1 ready of 2"]);
+        assert!(unsettled(&parts[..1]).is_empty());
     }
 }
