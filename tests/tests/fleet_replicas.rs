@@ -1,10 +1,12 @@
-//! A hub of two replicas over etcd: one leads and is killed, the other carries on, and every site is reached through it.
+//! A hub of two replicas over etcd, a site tied to each: the one that leads is killed, the other takes over, and every site
+//! is reached through it.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Lan, busybox_archive, require, wait_for};
+use anyhow::{Context, Result, ensure};
+use tombolo_testkit::{Fixture, Host, Kubectl, Lan, Member, busybox_archive, require, wait_for};
 use tombolo_wan::Link;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -13,7 +15,7 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
-  replicas: 1
+  replicas: 2
   selector: {matchLabels: {app: web}}
   template:
     metadata: {labels: {app: web}}
@@ -23,8 +25,42 @@ spec:
       - {name: web, image: "test.local/app:1", imagePullPolicy: IfNotPresent, command: [/bin/sh, -c, "echo hello; exec sleep 100000"]}
 "#;
 
+/// A site with a node, tied to the replica at `hub`: the join command names the one that leads.
+fn site(host: &Host, name: &str, token: &Member, hub: &Host, image: &Path) -> Result<Member> {
+    let site = host.tombolo("site", &["--node", "--name", name])?;
+    let data = host.dir.join("site").display().to_string();
+    site.tombolo(&["image", "import", &image.display().to_string(), "--data-dir", &data])?;
+    let line = token.tombolo(&["token", "create", "--uses", "1"])?;
+    let url = hub.url();
+    let words = line
+        .split_whitespace()
+        .skip(1)
+        .map(|word| if word.starts_with("https://") { url.as_str() } else { word });
+    let words: Vec<&str> = words.chain(["--name", name]).collect();
+    site.tombolo(&words)?;
+    Ok(site)
+}
+
+/// Who holds a Lease, by the address of its host.
+fn held_by(kubectl: &Kubectl, namespace: &str, lease: &str, host: &Host) -> Result<()> {
+    wait_for(&format!("{lease} in {namespace} to be held by {}", host.name), PATIENCE, || {
+        let path = "jsonpath={.spec.holderIdentity}";
+        let holder = kubectl.run(&["get", "lease", lease, "-n", namespace, "-o", path])?;
+        ensure!(holder.trim() == format!("{}:6443", host.address), "{holder}");
+        Ok(())
+    })
+}
+
+/// The one pod of a site, as the hub names it.
+fn pod_at(hub: &Kubectl, site: &str) -> Result<String> {
+    let label = format!("tombolo.dev/site={site}");
+    let path = "jsonpath={.items[*].metadata.name}";
+    let names = hub.run(&["get", "pods", "-l", &label, "-o", path])?;
+    names.split_whitespace().next().map(str::to_owned).with_context(|| format!("no pod of {site}"))
+}
+
 #[test]
-fn a_replica_of_the_hub_dies_and_the_other_reaches_every_site() -> Result<()> {
+fn the_replica_that_leads_dies_and_the_other_reaches_every_site() -> Result<()> {
     if !require(&[Fixture::Kubectl, Fixture::Etcd]) {
         return Ok(());
     }
@@ -41,44 +77,68 @@ fn a_replica_of_the_hub_dies_and_the_other_reaches_every_site() -> Result<()> {
     wait_for("etcd to listen", PATIENCE, || {
         Ok(std::net::TcpStream::connect((store.address, 2379)).map(drop)?)
     })?;
-    let (host_a, host_b, host_site) = (lan.host("a")?, lan.host("b")?, lan.host("site")?);
+    let (host_a, host_b) = (lan.host("a")?, lan.host("b")?);
+    let (host_cove, host_bay) = (lan.host("cove")?, lan.host("bay")?);
     let kept = format!("etcd={etcd}");
     let flags = ["--store", kept.as_str(), "--lease-seconds", "6"];
     let mut a = host_a.tombolo("hub", &flags)?;
     let b = host_b.tombolo("hub", &flags)?;
-    let site = host_site.tombolo("site", &["--node", "--name", "cove"])?;
-    let data = host_site.dir.join("site").display().to_string();
-    site.tombolo(&["image", "import", &image.display().to_string(), "--data-dir", &data])?;
-    site.join(&a, "cove", &[])?;
-    b.kubectl().until(&["get", "sites"], "True", PATIENCE)?;
-    b.kubectl().apply(APPLICATION)?;
-    b.kubectl().run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
-    let pod = a.kubectl().run(&["get", "pods", "-o", "jsonpath={.items[0].metadata.name}"])?;
-    let own = pod.trim_end_matches(".cove");
-    // The tunnel ends at one of them; both reach the pod.
+    let survivor = b.kubectl();
+    let cove = site(&host_cove, "cove", &a, &host_a, &image)?;
+    let bay = site(&host_bay, "bay", &b, &host_b, &image)?;
+    for name in ["cove", "bay"] {
+        let ready = ["wait", "--for=condition=Ready", &format!("site/{name}"), "--timeout=5s"];
+        wait_for(&format!("{name} to be heard"), PATIENCE, || survivor.run(&ready))?;
+        let shape = ["get", "site", name, "-o", "jsonpath={.status.shapes[*].count}"];
+        survivor.until(&shape, "1", PATIENCE)?;
+    }
+    // The one that came first leads. Each has the tunnel of one site.
+    held_by(&survivor, "tombolo-system", "tombolo-fleet", &host_a)?;
+    held_by(&survivor, "site-cove", "tombolo-site", &host_a)?;
+    held_by(&survivor, "site-bay", "tombolo-site", &host_b)?;
+    survivor.apply(APPLICATION)?;
+    survivor.run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
+    let pods = ["cove", "bay"].map(|name| pod_at(&survivor, name).map(|pod| (name, pod)));
+    let pods: Vec<(&str, String)> = pods.into_iter().collect::<Result<_>>()?;
+    let hostname = |hub: &Kubectl, site: &str, pod: &str| -> Result<()> {
+        let host = hub.run(&["exec", pod, "--", "hostname"])?;
+        ensure!(host.trim() == pod.trim_end_matches(&format!(".{site}")), "{host}");
+        Ok(())
+    };
+    // Both reach both.
     for hub in [&a, &b] {
-        ensure!(hub.kubectl().run(&["logs", &pod])?.contains("hello"));
-        ensure!(hub.kubectl().run(&["exec", &pod, "--", "hostname"])?.trim() == own);
+        for (site, pod) in &pods {
+            ensure!(hub.kubectl().run(&["logs", pod])?.contains("hello"));
+            hostname(&hub.kubectl(), site, pod)?;
+        }
     }
     let line = "jsonpath={.items[*].metadata.uid} {.items[*].status.containerStatuses[*].containerID}";
-    let before = site.kubectl().run(&["get", "pods", "-o", line])?;
+    let running = || -> Result<[String; 2]> {
+        let at = |site: &Member| site.kubectl().run(&["get", "pods", "-o", line]);
+        Ok([at(&cove)?, at(&bay)?])
+    };
+    let before = running()?;
 
     a.process.kill();
-    let survivor = b.kubectl();
-    wait_for("exec through the survivor", PATIENCE, || {
-        let host = survivor.run(&["exec", &pod, "--", "hostname"])?;
-        ensure!(host.trim() == own, "{host}");
-        Ok(())
-    })?;
-    survivor.run(&["scale", "deploy/web", "--replicas=2"])?;
-    survivor.run(&["wait", "deploy/web", "--for=jsonpath={.status.readyReplicas}=2", "--timeout=60s"])?;
-    survivor.until(&["get", "nodes"], " Ready ", PATIENCE)?;
-    let after = site.kubectl().run(&["get", "pods", "-o", line])?;
-    ensure!(before.split_whitespace().all(|id| after.contains(id)), "{before}, then {after}");
+    // The site of the survivor never lost its tie.
+    hostname(&survivor, "bay", &pods[1].1)?;
+    wait_for("exec through the survivor", PATIENCE, || hostname(&survivor, "cove", &pods[0].1))?;
+    held_by(&survivor, "tombolo-system", "tombolo-fleet", &host_b)?;
+    held_by(&survivor, "site-cove", "tombolo-site", &host_b)?;
+    survivor.run(&["scale", "deploy/web", "--replicas=4"])?;
+    survivor.run(&["wait", "deploy/web", "--for=jsonpath={.status.readyReplicas}=4", "--timeout=60s"])?;
+    for name in ["cove", "bay"] {
+        survivor.until(&["get", "node", name], " Ready ", PATIENCE)?;
+    }
+    for (before, after) in before.iter().zip(running()?) {
+        ensure!(before.split_whitespace().all(|id| after.contains(id)), "{before}, then {after}");
+    }
     // The first one comes back, and follows.
     let a = host_a.tombolo("hub", &flags)?;
-    wait_for("the first replica to reach the site again", PATIENCE, || {
-        ensure!(a.kubectl().run(&["exec", &pod, "--", "hostname"])?.trim() == own);
-        Ok(())
-    })
+    for (site, pod) in &pods {
+        wait_for("the first replica to reach the sites again", PATIENCE, || {
+            hostname(&a.kubectl(), site, pod)
+        })?;
+    }
+    held_by(&a.kubectl(), "tombolo-system", "tombolo-fleet", &host_b)
 }
