@@ -5,7 +5,8 @@
 //! - [`ServiceProxy`]: service addresses and node ports, translated by nftables rules that are replaced as a whole;
 //! - [`Overlay`]: pods reach pods on other nodes of the site;
 //! - [`Plugins`]: in place of all that, the network plugins of a cluster the node was joined to;
-//! - [`DnsServer`] over a [`Zone`]: names of services and pods, answered on the node.
+//! - [`DnsServer`] over a [`Zone`]: names of services and pods, answered on the node;
+//! - [`listen()`]: ports on addresses that the machine may not have yet.
 //!
 //! Everything talks to the kernel by netlink directly: no `ip`, `nft` or `iptables` program is needed. Everything
 //! happens in the network namespace of the calling process, so several nodes can live on one machine.
@@ -14,6 +15,7 @@ mod address;
 mod cni;
 mod dns;
 mod link;
+mod listen;
 mod netlink;
 mod nft;
 mod overlay;
@@ -24,6 +26,7 @@ mod service;
 pub use address::{Addresses, Exhausted, Subnet, SubnetError};
 pub use cni::{CniError, Plugins, PodIdentity};
 pub use dns::{DnsError, DnsServer, Zone};
+pub use listen::listen;
 pub use nft::probe;
 pub use overlay::{Overlay, Peer};
 pub use pods::{PodNetwork, PodNetworkError, inside, loopback_up};

@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::{Answers, Caller};
@@ -65,7 +64,7 @@ pub(crate) async fn listen(
     shutdown: CancellationToken,
 ) -> Result<(SocketAddr, impl Future<Output = ()> + Send + 'static), NodeError> {
     let listener =
-        TcpListener::bind(address).await.map_err(|source| NodeError::Listen { address, source })?;
+        tombolo_net::listen(address).await.map_err(|source| NodeError::Listen { address, source })?;
     let bound = listener.local_addr().map_err(|source| NodeError::Listen { address, source })?;
     let limit = Arc::new(tokio::sync::Semaphore::new(MOST_CLIENTS));
     let serve = async move {
