@@ -286,6 +286,7 @@ impl Controller for Namespaces {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn conditions_name_what_is_left_and_keep_their_time_while_nothing_changes() {
@@ -300,5 +301,38 @@ mod tests {
         );
         let later = Timestamp::from_second(100).unwrap();
         assert_eq!(conditions(&remains, &first, later), first);
+    }
+
+    fn remains() -> impl Strategy<Value = Remains> {
+        let counts = || prop::collection::btree_map("[a-c]", 1..5usize, 0..3);
+        let texts = prop::collection::vec("[a-c]", 0..3);
+        (counts(), counts(), texts, prop::option::of("[a-c]")).prop_map(
+            |(kinds, finalizers, failures, discovery_failure)| Remains {
+                kinds,
+                finalizers,
+                failures,
+                discovery_failure,
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_deletion_tells_the_same_until_something_changes_and_nothing_is_left_only_when_nothing_is(
+            first in remains(), second in remains(),
+        ) {
+            let at = |second| Timestamp::from_second(second).unwrap();
+            let old = conditions(&first, &[], at(10));
+            let new = conditions(&second, &old, at(20));
+            prop_assert_eq!(&conditions(&second, &new, at(30)), &new, "the second round writes again");
+            let troubled = new.iter().any(|c| c.status == "True" && c.type_ != "NamespaceFinalizersRemaining");
+            prop_assert_eq!(troubled, !second.is_empty());
+            for (before, after) in old.iter().zip(&new) {
+                let since = after.last_transition_time.as_ref().unwrap().0;
+                prop_assert_eq!(since, if before.status == after.status { at(10) } else { at(20) });
+            }
+        }
     }
 }

@@ -229,3 +229,73 @@ impl Controller for ReplicaSets {
         if claims.is_empty() { plan(&snapshot) } else { claims }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    fn build(replicas: usize, found: &[(usize, bool, bool)]) -> Model {
+        let mut model = Model::default();
+        model.add::<ReplicaSet>(json!({
+            "metadata": {"name": "web", "namespace": "n", "uid": "r"},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": {
+                "metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "a:1"}]},
+            }},
+        }));
+        for (phase, ready, leaving) in found {
+            let phase = ["Pending", "Running", "Failed", "Succeeded"][*phase];
+            model.add::<Pod>(json!({
+                "metadata": {
+                    "generateName": "web-", "namespace": "n", "labels": {"app": "web"},
+                    "deletionTimestamp": leaving.then_some("2026-01-01T00:00:00Z"),
+                },
+                "spec": {"nodeName": "a", "containers": []},
+                "status": {
+                    "phase": phase,
+                    "conditions": [{"type": "Ready", "status": if *ready { "True" } else { "False" }}],
+                },
+            }));
+        }
+        model
+    }
+
+    fn step(model: &mut Model) -> Vec<Action> {
+        let pods = model.list::<Pod>();
+        let set = model.get::<ReplicaSet>("web").unwrap();
+        let now = Timestamp::from_second(100_000).unwrap();
+        let actions = plan(&Snapshot { set, related: pods.clone(), pods, refused: None, now });
+        actions.iter().for_each(|action| model.apply(action));
+        actions
+    }
+
+    fn active(model: &Model) -> usize {
+        model.list::<Pod>().iter().filter(|pod| pod::is_active(pod)).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn from_any_state_there_are_soon_as_many_as_wanted_and_never_more(
+            first in 0..10usize,
+            second in 0..10usize,
+            found in prop::collection::vec((0..4usize, any::<bool>(), any::<bool>()), 0..20),
+        ) {
+            let mut model = build(first, &found);
+            for wanted in [first, second] {
+                model.merge::<ReplicaSet>("web", json!({"spec": {"replicas": wanted}}));
+                let before = active(&model);
+                let moved = step(&mut model).iter().filter(|a| matches!(a, Action::Create { .. } | Action::Delete { .. })).count();
+                prop_assert_eq!(active(&model), wanted);
+                prop_assert_eq!(moved, before.abs_diff(wanted), "pods were replaced that nobody asked to replace");
+                step(&mut model);
+                prop_assert_eq!(step(&mut model), vec![], "it goes on");
+                let status = model.get::<ReplicaSet>("web").unwrap().status.clone().unwrap();
+                prop_assert_eq!(status.replicas, wanted as i32);
+            }
+        }
+    }
+}

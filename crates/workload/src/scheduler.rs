@@ -6,9 +6,10 @@
 use crate::{
     meta::{self, tell},
     pod,
-    shell::{Controller, Enqueue, Key, Object, PatchKind, Severity, Shell, Watch, World},
+    shell::{Action, Controller, Enqueue, Key, Object, PatchKind, Severity, Shell, Watch, World},
 };
 use futures::{FutureExt, future::BoxFuture};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use parking_lot::Mutex;
 use serde_json::json;
@@ -268,16 +269,27 @@ impl Scheduler {
             let message =
                 format!("Preempted by pod {} on node {}", meta::uid(&pod.metadata), preemption.node);
             note(shell, &victim, Severity::Normal, "Preempted", message);
-            if let Err(error) = shell.act(vec![meta::delete::<Pod>(&victim.metadata)]).await {
+            if let Err(error) = shell.act(preempted(&victim, shell.now())).await {
                 tracing::warn!(pod = %key, %error, "cannot preempt");
             }
         }
     }
 }
 
+/// A pod that has to leave is told why before it goes: who counts its failures (a Job, say) can leave this one out.
+fn preempted(victim: &Pod, now: Timestamp) -> Vec<Action> {
+    let text = format!("{COMPONENT}: preempting to accommodate a higher priority pod");
+    let conditions =
+        pod::with_condition(victim, "DisruptionTarget", "True", "PreemptionByScheduler", &text, now);
+    let mark = conditions.map(|conditions| {
+        let body = json!({"metadata": {"uid": victim.metadata.uid}, "status": {"conditions": conditions}});
+        meta::patch::<Pod>(&victim.metadata, "status", &body)
+    });
+    mark.into_iter().chain([meta::delete::<Pod>(&victim.metadata)]).collect()
+}
+
 fn note(shell: &Shell, pod: &Pod, severity: Severity, reason: &'static str, message: String) {
-    if let crate::shell::Action::Tell(note) = tell::<Pod>(&pod.metadata, COMPONENT, severity, reason, message)
-    {
+    if let Action::Tell(note) = tell::<Pod>(&pod.metadata, COMPONENT, severity, reason, message) {
         shell.events.tell(note);
     }
 }
@@ -367,5 +379,31 @@ impl Controller for Scheduling {
         shutdown: CancellationToken,
     ) -> Option<BoxFuture<'static, ()>> {
         Some(self.0.clone().run(shell, shutdown).boxed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+
+    #[test]
+    fn a_pod_that_makes_room_is_told_why_before_it_goes() {
+        let pod = json!({
+            "metadata": {"name": "low", "namespace": "n", "uid": "u"}, "spec": {"containers": []},
+            "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let pod: Pod = serde_json::from_value(pod).unwrap();
+        let plan = preempted(&pod, Timestamp::UNIX_EPOCH);
+        let [Action::Patch { subresource: "status", body, .. }, Action::Delete { uid, .. }] = plan.as_slice()
+        else {
+            panic!("{plan:?}")
+        };
+        assert_eq!(uid.as_deref(), Some("u"));
+        let body: Value = body.read().unwrap();
+        let conditions = &body["status"]["conditions"];
+        assert_eq!(conditions[0]["type"], "Ready", "what others said stays");
+        let told = (&conditions[1]["type"], &conditions[1]["status"], &conditions[1]["reason"]);
+        assert_eq!(told, (&json!("DisruptionTarget"), &json!("True"), &json!("PreemptionByScheduler")));
     }
 }

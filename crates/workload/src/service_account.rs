@@ -126,6 +126,8 @@ impl Controller for RootCa {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Model;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn namespace(phase: &str) -> Namespace {
@@ -148,5 +150,38 @@ mod tests {
         assert_eq!(body.read::<ConfigMap>().unwrap().data.unwrap()["ca.crt"], "pem");
         let same: ConfigMap = serde_json::from_value(json!({"data": {"ca.crt": "pem"}})).unwrap();
         assert!(plan_root_ca(&namespace("Active"), Some(&same), "pem").is_empty());
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn once_is_enough_and_a_namespace_that_goes_is_left_alone(
+            active in any::<bool>(), account in any::<bool>(), data in prop::option::of(prop::collection::btree_map("(ca.crt|more)", "(pem|mine)", 0..3)),
+        ) {
+            let mut model = Model::default();
+            if account {
+                model.add::<ServiceAccount>(json!({"metadata": {"name": DEFAULT, "namespace": "a"}, "secrets": [{"name": "theirs"}]}));
+            }
+            if let Some(data) = data {
+                model.add::<ConfigMap>(json!({"metadata": {"name": ROOT_CA, "namespace": "a"}, "data": data}));
+            }
+            let namespace = namespace(if active { "Active" } else { "Terminating" });
+            let look = |model: &Model| {
+                let mut actions = plan_account(&namespace, model.get::<ServiceAccount>(DEFAULT).as_deref());
+                actions.extend(plan_root_ca(&namespace, model.get::<ConfigMap>(ROOT_CA).as_deref(), "pem"));
+                actions
+            };
+            let first = look(&model);
+            prop_assert!(active || first.is_empty());
+            first.iter().for_each(|action| model.apply(action));
+            prop_assert_eq!(look(&model), vec![]);
+            if active {
+                let data = model.get::<ConfigMap>(ROOT_CA).unwrap().data.clone().unwrap();
+                prop_assert_eq!(data, [("ca.crt".to_owned(), "pem".to_owned())].into());
+                let kept = model.get::<ServiceAccount>(DEFAULT).unwrap().secrets.is_some();
+                prop_assert_eq!(kept, account, "an account that is there stays as it is");
+            }
+        }
     }
 }

@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use serde_json::Value;
 
@@ -142,5 +143,62 @@ fn what_a_signer_must_not_sign_fails_even_if_approved() {
             serde_json::from_value(json!({"conditions": [{"type": "Approved", "status": "True"}]})).unwrap();
         let body = patched(&look(&request, None), "status").unwrap();
         assert_eq!(body["status"]["conditions"][1]["type"], "Failed", "{signer} {cn}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nothing_is_signed_that_was_not_asked_for_and_approved(
+        signer in 0..5usize,
+        cn in 0..3usize,
+        o in 0..3usize,
+        sans in prop::sample::subsequence(vec!["a", "10.1.2.3", "bank.example"], 0..3),
+        usages in prop::sample::subsequence(vec!["digital signature", "key encipherment", "client auth", "server auth", "cert sign"], 1..5),
+        seconds in prop::option::of(600..100_000_000i32),
+        approved in any::<bool>(),
+    ) {
+        let signer = ["kubernetes.io/kube-apiserver-client", KUBELET, SERVING, "kubernetes.io/legacy-unknown", "example.com/other"][signer];
+        let (cn, o) = (["system:node:a", "alice", "system:node:b"][cn], ["system:nodes", "system:masters", "team"][o]);
+        let mut request = request(signer, cn, o, &sans, &usages, "eve", &["people"]);
+        request.spec.expiration_seconds = seconds;
+        if approved {
+            request.status = serde_json::from_value(json!({"conditions": [{"type": "Approved", "status": "True"}]})).unwrap();
+        }
+        let plan = look(&request, None);
+        prop_assert!(patched(&plan, "approval").is_none(), "nobody approves for a stranger");
+        let issued = patched(&plan, "status").and_then(|body| {
+            serde_json::from_value::<ByteString>(body["status"]["certificate"].clone()).ok().filter(|pem| !pem.0.is_empty())
+        });
+        let Some(issued) = issued else { return Ok(()) };
+        prop_assert!(approved && signer != "example.com/other");
+        let block = pem::parse(issued.0).unwrap();
+        let (_, certificate) = x509_parser::parse_x509_certificate(block.contents()).unwrap();
+        prop_assert!(!certificate.is_ca());
+        let subject = certificate.subject();
+        prop_assert_eq!(subject.iter_common_name().map(|n| n.as_str().unwrap()).collect::<Vec<_>>(), vec![cn]);
+        prop_assert_eq!(subject.iter_organization().map(|n| n.as_str().unwrap()).collect::<Vec<_>>(), vec![o]);
+        let named = certificate.subject_alternative_name().unwrap().map_or(0, |names| names.value.general_names.len());
+        prop_assert_eq!(named, sans.len());
+        let asked = |usage: &str| usages.contains(&usage);
+        if let Some(extended) = certificate.extended_key_usage().unwrap() {
+            let extended = extended.value;
+            prop_assert!(!extended.any && !extended.code_signing);
+            prop_assert!(!extended.client_auth || asked("client auth"));
+            prop_assert!(!extended.server_auth || asked("server auth"));
+        }
+        if let Some(usage) = certificate.key_usage().unwrap() {
+            prop_assert!(!usage.value.key_cert_sign() && !usage.value.crl_sign());
+            prop_assert!(!usage.value.key_encipherment() || asked("key encipherment"));
+        }
+        let life = certificate.validity().not_after.timestamp() - certificate.validity().not_before.timestamp();
+        prop_assert!(life <= i64::from(seconds.unwrap_or(i32::MAX)).min(365 * 24 * 3600) + 300);
+        match signer {
+            "kubernetes.io/kube-apiserver-client" => prop_assert!(o != "system:masters" && !asked("server auth")),
+            KUBELET => prop_assert!(o == "system:nodes" && cn.starts_with("system:node:") && sans.is_empty()),
+            SERVING => prop_assert!(o == "system:nodes" && !asked("client auth") && !sans.is_empty()),
+            _ => {}
+        }
     }
 }

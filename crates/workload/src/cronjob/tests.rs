@@ -1,6 +1,8 @@
 use super::*;
 use crate::model::Model;
+use proptest::prelude::*;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 fn build(spec: Value) -> Model {
     let mut model = Model::default();
@@ -78,5 +80,43 @@ fn a_suspended_one_and_one_that_cannot_be_read_start_nothing() {
         let mut model = build(spec);
         step(&mut model, 5000);
         assert!(model.list::<Job>().is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn however_often_it_is_interrupted_no_time_has_two_jobs_and_what_is_forbidden_does_not_run_twice(
+        policy in 0..3usize,
+        steps in prop::collection::vec((1..200i64, any::<bool>(), any::<bool>()), 1..60),
+    ) {
+        let policy = ["Allow", "Forbid", "Replace"][policy];
+        let mut model = build(json!({"schedule": "*/2 * * * *", "concurrencyPolicy": policy}));
+        let (mut now, mut times) = (1001, BTreeSet::new());
+        for (pause, ends, killed) in steps {
+            now += pause;
+            let cron = model.get::<CronJob>("c").unwrap();
+            let snapshot = Snapshot { cron, jobs: model.list::<Job>(), now: Timestamp::from_second(now).unwrap() };
+            for action in plan(&snapshot) {
+                if let Action::Create { body, .. } = &action {
+                    let job: Job = body.read().unwrap();
+                    let due = meta::annotation(&job.metadata, SCHEDULED_AT).unwrap().to_owned();
+                    prop_assert!(due.parse::<Timestamp>().unwrap() <= snapshot.now, "{due} is not yet");
+                    prop_assert!(times.insert(due.clone()), "a second job for {due}");
+                }
+                // Killed before it could write down what it did.
+                if !(killed && action.is_status()) {
+                    model.apply(&action);
+                }
+            }
+            let running: Vec<_> = model.list::<Job>().into_iter().filter(|job| !job::is_finished(job)).collect();
+            prop_assert!(policy == "Allow" || running.len() <= 1, "{} run at once", running.len());
+            if ends && let Some(job) = running.first() {
+                let started = json!({"status": {"startTime": job.metadata.creation_timestamp}});
+                model.merge::<Job>(meta::name(&job.metadata), started);
+                finish(&mut model, meta::name(&job.metadata));
+            }
+        }
     }
 }

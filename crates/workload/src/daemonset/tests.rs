@@ -78,6 +78,44 @@ proptest! {
         prop_assert_eq!(status.updated_number_scheduled, Some(nodes as i32));
         prop_assert_eq!(status.number_available, Some(nodes as i32));
     }
+
+    #[test]
+    fn whatever_is_there_becomes_one_pod_of_the_newest_template_per_node(
+        nodes in 0..5usize,
+        surge in 0..2usize,
+        found in prop::collection::vec((0..7usize, 0..4usize, any::<bool>(), any::<bool>()), 0..14),
+        pace in 1..4usize,
+    ) {
+        let mut model = build(nodes, json!({"maxUnavailable": 1 - surge, "maxSurge": surge}));
+        for (node, phase, ready, leaving) in found {
+            let phase = ["Pending", "Running", "Failed", "Succeeded"][phase];
+            model.add::<Pod>(json!({
+                "metadata": {
+                    "generateName": "d-", "namespace": "n", "labels": {"app": "d", revision::HASH: "before"},
+                    "deletionTimestamp": leaving.then_some("2026-01-01T00:00:00Z"),
+                },
+                "spec": {"nodeName": format!("n{node}"), "containers": [{"name": "c", "image": "a:0"}]},
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]},
+            }));
+        }
+        let mut quiet = false;
+        for _ in 0..100 {
+            let actions = plan(&snapshot(&model));
+            actions.iter().for_each(|action| model.apply(action));
+            for pod in model.list::<Pod>().iter().filter(|pod| pod::is_deleting(pod)) {
+                model.remove::<Pod>(meta::name(&pod.metadata));
+            }
+            quiet = actions.is_empty();
+            if quiet {
+                break;
+            }
+            live(&mut model, pace);
+        }
+        prop_assert!(quiet, "does not settle");
+        let pods = model.list::<Pod>();
+        prop_assert_eq!((pods.len(), serving(&model)), (nodes, nodes));
+        prop_assert!(pods.iter().all(|pod| pod.spec.as_ref().unwrap().containers[0].image.as_deref() == Some("a:1")));
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use super::*;
 use crate::model::Model;
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn pod(number: usize, ready: bool) -> Value {
@@ -101,4 +102,61 @@ fn readiness_termination_port_and_zone_are_told() {
     let subset = &old.subsets.as_ref().unwrap()[0];
     assert_eq!(subset.addresses.as_ref().unwrap().len(), 1);
     assert_eq!(subset.not_ready_addresses.as_ref().unwrap().len(), 1);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn endpoints_are_the_pods_that_have_an_address_whatever_was_there_before(
+        before in prop::collection::btree_map(0..260usize, 0..5usize, 0..200),
+        after in prop::collection::btree_map(0..260usize, 0..5usize, 0..200),
+        strange in prop::collection::vec(0..100usize, 0..3),
+    ) {
+        let mut model = build(0);
+        // What somebody else, or an older version of us, left behind.
+        for (number, size) in strange.into_iter().enumerate() {
+            let endpoints: Vec<Value> = (0..size).map(|n| json!({"addresses": [format!("10.9.{number}.{n}")]})).collect();
+            model.add::<EndpointSlice>(json!({
+                "metadata": {"generateName": "web-", "namespace": "n"}, "addressType": "IPv4", "endpoints": endpoints,
+                "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+            }));
+        }
+        for pods in [before, after] {
+            for pod in model.list::<Pod>() {
+                model.remove::<Pod>(meta::name(&pod.metadata));
+            }
+            let mut wanted = Vec::new();
+            for (number, kind) in pods {
+                let mut one = pod(number, kind % 2 == 0);
+                match kind {
+                    2 => one["status"]["podIP"] = Value::Null,
+                    3 => one["status"]["phase"] = json!("Failed"),
+                    4 => one["spec"]["containers"][0]["ports"][0]["containerPort"] = json!(9090),
+                    _ => {}
+                }
+                let address = one["status"]["podIPs"][0]["ip"].as_str().unwrap().to_owned();
+                if !matches!(kind, 2 | 3) {
+                    wanted.push((address, if kind == 4 { 9090 } else { 8080 }, kind % 2 == 0));
+                }
+                model.add::<Pod>(one);
+            }
+            settle(&mut model);
+            let slices = model.list::<EndpointSlice>();
+            prop_assert!(slices.iter().all(|slice| slice.endpoints.as_ref().is_none_or(|e| e.len() <= 100)));
+            let mut told: Vec<_> = slices
+                .iter()
+                .flat_map(|slice| {
+                    let port = slice.ports.iter().flatten().next().and_then(|port| port.port).unwrap_or(0);
+                    slice.endpoints.iter().flatten().map(move |e| {
+                        (e.addresses[0].clone(), port, e.conditions.as_ref().unwrap().ready.unwrap())
+                    })
+                })
+                .collect();
+            told.sort();
+            wanted.sort();
+            prop_assert_eq!(told, wanted);
+            prop_assert_eq!(settle(&mut model), 0, "the second plan has something to do");
+        }
+    }
 }

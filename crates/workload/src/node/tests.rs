@@ -1,4 +1,5 @@
 use super::*;
+use proptest::prelude::*;
 use serde_json::Value;
 
 fn at(second: i64) -> Timestamp {
@@ -85,4 +86,55 @@ fn pods_leave_when_their_patience_is_over() {
         0,
         "tolerates for good"
     );
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_nodes_taints_are_those_its_state_asks_for_and_those_of_others(
+        ready in 0..4usize,
+        conditions in prop::collection::vec(any::<bool>(), 4),
+        cordoned in any::<bool>(),
+        any_ready in any::<bool>(),
+        found in prop::collection::btree_set((0..9usize, 0..3usize), 0..12),
+    ) {
+        let keys = [
+            "node.kubernetes.io/not-ready", UNREACHABLE, "node.kubernetes.io/memory-pressure",
+            "node.kubernetes.io/disk-pressure", "node.kubernetes.io/pid-pressure",
+            "node.kubernetes.io/network-unavailable", "node.kubernetes.io/unschedulable", "mine",
+            "node.kubernetes.io/out-of-service",
+        ];
+        let effects = ["NoSchedule", "NoExecute", "PreferNoSchedule"];
+        let taints: Vec<Value> = found.iter().map(|(key, effect)| json!({"key": keys[*key], "effect": effects[*effect]})).collect();
+        let kinds = ["MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"];
+        let mut told: Vec<Value> = kinds.iter().zip(&conditions)
+            .map(|(kind, on)| json!({"type": kind, "status": if *on { "True" } else { "False" }})).collect();
+        if ready < 3 {
+            let status = ["True", "False", "Unknown"][ready];
+            told.push(json!({"type": "Ready", "status": status}));
+        }
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "a"}, "spec": {"taints": taints, "unschedulable": cordoned}, "status": {"conditions": told},
+        })).unwrap();
+        let snapshot = |node: Node| Snapshot { node: Arc::new(node), heard: at(100), pods: vec![], any_ready, now: at(101) };
+        let mut changed = node.clone();
+        if let Some(body) = taints::change(&snapshot(node.clone())) {
+            changed.spec.as_mut().unwrap().taints = serde_json::from_value(body["spec"]["taints"].clone()).unwrap();
+        }
+        prop_assert_eq!(taints::change(&snapshot(changed.clone())), None, "once is enough");
+        let have = |node: &Node| {
+            let all = node.spec.as_ref().unwrap().taints.clone().unwrap_or_default();
+            all.into_iter().map(|taint| (taint.key, taint.effect)).collect::<Vec<_>>()
+        };
+        let after = have(&changed);
+        let wanted: Vec<_> = wanted_taints(&node, any_ready).into_iter().map(|(key, effect)| (key, effect.to_owned())).collect();
+        for taint in &wanted {
+            prop_assert_eq!(after.iter().filter(|have| *have == taint).count(), 1, "{:?}", taint);
+        }
+        // Nothing of others is touched: neither their keys nor effects that this controller never uses.
+        let others = |(key, effect): &(String, String)| key == "mine" || key.ends_with("out-of-service") || effect == "PreferNoSchedule";
+        let kept = |list: Vec<(String, String)>| list.into_iter().filter(others).collect::<Vec<_>>();
+        prop_assert_eq!(kept(after), kept(have(&node)));
+    }
 }

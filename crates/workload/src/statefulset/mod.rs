@@ -137,17 +137,13 @@ fn scale(snapshot: &Snapshot, revisions: &Revisions, actions: &mut Vec<Action>) 
         }
     }
     let surplus = surplus(snapshot);
-    let unhealthy = snapshot.pods.values().find(|pod| !snapshot.is_healthy(pod));
+    // From the top, well or not: one that will never be well must not keep those below it.
     for pod in surplus.iter().rev() {
         if pod::is_deleting(pod) {
             if ordered {
                 return false;
             }
             continue;
-        }
-        let first_unhealthy = unhealthy.is_some_and(|u| u.metadata.uid == pod.metadata.uid);
-        if ordered && !snapshot.is_healthy(pod) && !first_unhealthy {
-            return false;
         }
         identity::remove(snapshot, pod, actions);
         if ordered {

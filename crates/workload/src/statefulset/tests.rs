@@ -122,6 +122,64 @@ proptest! {
         let status = model.get::<StatefulSet>("db").unwrap().status.clone().unwrap();
         prop_assert_eq!(status.current_revision == status.update_revision, partition == 0);
     }
+
+    #[test]
+    fn whatever_is_there_becomes_the_numbered_pods_of_the_newest_template(
+        replicas in 0..5i32,
+        parallel in any::<bool>(),
+        found in prop::collection::btree_map(0..9i32, (0..4usize, any::<bool>(), any::<bool>()), 0..9),
+        luck in prop::collection::vec(any::<bool>(), 50),
+    ) {
+        let mut model = build(replicas, if parallel { "Parallel" } else { "OrderedReady" }, 0);
+        for (ordinal, (phase, ready, leaving)) in found {
+            let phase = ["Pending", "Running", "Failed", "Succeeded"][phase];
+            model.add::<Pod>(json!({
+                "metadata": {
+                    "name": format!("db-{ordinal}"), "namespace": "n", "labels": {"app": "db", revision::HASH: "db-before"},
+                    "deletionTimestamp": leaving.then_some("2026-01-01T00:00:00Z"),
+                },
+                "spec": {"containers": [{"name": "c", "image": "a:0"}]},
+                "status": {"phase": phase, "conditions": [{"type": "Ready", "status": if ready { "True" } else { "False" }}]},
+            }));
+        }
+        let mut luck = luck.into_iter().chain([true]).cycle();
+        let mut quiet = false;
+        for _ in 0..400 {
+            let actions = plan(&snapshot(&model));
+            actions.iter().for_each(|action| model.apply(action));
+            let pods = model.list::<Pod>();
+            let well = pods.iter().all(|pod| snapshot(&model).is_healthy(pod));
+            for pod in &pods {
+                match (pod::is_deleting(pod), pod::is_finished(pod)) {
+                    (true, _) => model.remove::<Pod>(meta::name(&pod.metadata)),
+                    (false, false) if luck.next().unwrap() => make_ready(&mut model, meta::name(&pod.metadata)),
+                    _ => {}
+                }
+            }
+            quiet = actions.is_empty() && well;
+            if quiet {
+                break;
+            }
+        }
+        prop_assert!(quiet, "does not settle");
+        let left: Vec<i32> = snapshot(&model).pods.keys().copied().collect();
+        prop_assert_eq!(left, (0..replicas).collect::<Vec<_>>());
+        prop_assert!(images(&model).iter().all(|image| image == "a:1"));
+    }
+}
+
+#[test]
+fn pods_that_will_never_be_well_do_not_keep_a_set_from_shrinking() {
+    let mut model = build(4, "OrderedReady", 0);
+    settle(&mut model);
+    for name in ["db-2", "db-3"] {
+        model.merge::<Pod>(name, json!({"status": {"conditions": [{"type": "Ready", "status": "False"}]}}));
+    }
+    model.merge::<StatefulSet>("db", json!({"spec": {"replicas": 1}}));
+    for left in [3, 2, 1, 1] {
+        plan(&snapshot(&model)).iter().for_each(|action| model.apply(action));
+        assert_eq!(model.list::<Pod>().len(), left);
+    }
 }
 
 #[test]
