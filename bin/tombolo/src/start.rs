@@ -105,7 +105,7 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
 
 /// Listens; gives the address that clients use.
 pub async fn listen(server: &Server, args: &ServerArgs) -> Result<SocketAddr> {
-    let listening = server.listen(args.listen).await?;
+    let listening = server.listen(args.listen, tombolo_net::listen(args.listen).await).await?;
     let mut address = listening.address;
     if address.ip().is_unspecified() {
         address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
