@@ -1,16 +1,19 @@
-//! Two members: replicas are shared out with overrides and spread, one site is lost, its replicas move, it comes back and
-//! cleans up.
+//! Two members: replicas are shared out with overrides and spread, one site is lost, its replicas move (or stay, or move one
+//! by one), it comes back and cleans up what is no longer wanted there.
 
 mod harness;
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures::StreamExt;
 use harness::{Cluster, Hub, eventually, fixtures, logging};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
-use kube::api::{Api, ListParams, PostParams};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::{Placement, Site, Work};
@@ -26,6 +29,19 @@ async fn pods_of(client: &Client, app: &str) -> BTreeSet<String> {
     let api: Api<Pod> = Api::namespaced(client.clone(), "default");
     let found = api.list(&ListParams::default().labels(&format!("app={app}"))).await.expect("listed");
     found.items.into_iter().filter_map(|p| p.metadata.uid).collect()
+}
+
+/// How many replicas of an object the cloud was given, one after the other.
+async fn note_replicas(hub: Client, name: &'static str, steps: Arc<Mutex<Vec<i64>>>) {
+    let works: Api<Work> = Api::namespaced(hub, "site-cloud");
+    let mut changes = Box::pin(watcher(works, Default::default()).default_backoff().applied_objects());
+    while let Some(change) = changes.next().await {
+        let Ok(work) = change else { continue };
+        let mut steps = steps.lock().expect("unpoisoned");
+        if work.spec.root.name == name && work.spec.replicas != steps.last().copied() {
+            steps.extend(work.spec.replicas);
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,6 +142,36 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     };
     eventually("the database is at the edge", 30, || async { db_at(&a.client).await.then_some(()) }).await;
 
+    // What stays whatever happens, what moves one by one, and what will no longer be wanted at the edge when that is back.
+    for (name, failover) in [
+        ("anchored", json!({"waitSeconds": 1, "stay": true})),
+        ("slowly", json!({"waitSeconds": 1, "maxAtOnce": 1})),
+        ("nomad", json!({"waitSeconds": 1})),
+    ] {
+        let placement = json!({"metadata": {"name": name}, "spec": {
+            "objects": [{"kind": "Deployment", "apiVersion": "apps/v1", "name": name}],
+            "prefer": [{"tiers": ["edge"]}], "failover": failover}});
+        placements
+            .create(&PostParams::default(), &serde_json::from_value(placement).expect("a Placement"))
+            .await
+            .expect("created");
+        let object = json!({"metadata": {"name": name}, "spec": {"replicas": 3, "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}}});
+        deployments
+            .create(&PostParams::default(), &serde_json::from_value(object).expect("a Deployment"))
+            .await
+            .expect("created");
+    }
+    for name in ["anchored", "slowly", "nomad"] {
+        eventually("all three replicas are at the edge", 40, || async {
+            (replicas_at(&a.client, name).await == Some(3)).then_some(())
+        })
+        .await;
+        assert_eq!(replicas_at(&b.client, name).await, None, "{name}");
+    }
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    tokio::spawn(note_replicas(api.clone(), "slowly", steps.clone()));
+
     // The edge is lost: its share moves, the volume's workload stays, and the edge itself goes on.
     edge.abort();
     let _ = edge.await;
@@ -141,6 +187,16 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         |w: &Work| w.metadata.annotations.as_ref().is_some_and(|a| a.contains_key("tombolo.dev/left"));
     assert!(left.items.iter().any(|w| w.spec.root.name == "web" && noted(w) && w.spec.tombstone.is_none()));
     let kept = pods_of(&a.client, "web").await;
+    for name in ["slowly", "nomad"] {
+        eventually("all of it is in the cloud", 60, || async {
+            (replicas_at(&b.client, name).await == Some(3)).then_some(())
+        })
+        .await;
+    }
+    assert_eq!(*steps.lock().expect("unpoisoned"), [1, 2, 3], "at most one is on the move");
+    assert_eq!(replicas_at(&b.client, "anchored").await, None, "what stays has moved");
+    let patch = Patch::Merge(json!({"spec": {"sites": {"tiers": ["cloud"]}}}));
+    placements.patch("nomad", &PatchParams::default(), &patch).await.expect("patched");
 
     // It comes back: by its weight it is wanted there, and what it kept running is not replaced.
     let mut again = edge_config;
@@ -154,6 +210,19 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         (total == 4 && clean).then_some(())
     })
     .await;
+    eventually("the edge has cleaned up, and its Work is gone", 60, || async {
+        let works = works.list(&ListParams::default()).await.ok()?;
+        let gone = works.items.iter().all(|w| w.spec.root.name != "nomad");
+        (gone && replicas_at(&a.client, "nomad").await.is_none()).then_some(())
+    })
+    .await;
+    eventually("its pods are gone too", 30, || async {
+        pods_of(&a.client, "nomad").await.is_empty().then_some(())
+    })
+    .await;
+    assert_eq!(replicas_at(&b.client, "nomad").await, Some(3));
+    assert_eq!(replicas_at(&a.client, "anchored").await, Some(3));
+    assert_eq!(replicas_at(&b.client, "anchored").await, None);
     assert!(db_at(&a.client).await);
     assert_eq!(replicas_at(&a.client, "web").await, Some(3));
     assert_eq!(pods_of(&a.client, "web").await, kept, "pods that could stay were replaced");
