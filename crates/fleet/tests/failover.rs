@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::StreamExt;
 use harness::{Cluster, Hub, eventually, fixtures, logging};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
@@ -169,6 +170,28 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         .await;
         assert_eq!(replicas_at(&b.client, name).await, None, "{name}");
     }
+    // A kind that runs as one shows what its site said.
+    let watch = json!({"metadata": {"name": "watch"}, "spec": {"objects": [{"kind": "Job", "apiVersion": "batch/v1"}],
+        "prefer": [{"tiers": ["edge"]}], "failover": {"stay": true}}});
+    placements
+        .create(&PostParams::default(), &serde_json::from_value(watch).expect("a Placement"))
+        .await
+        .expect("created");
+    let jobs: Api<Job> = Api::namespaced(api.clone(), "default");
+    let watch = json!({"metadata": {"name": "watch"}, "spec": {"template": {"spec": {"restartPolicy": "Never",
+        "containers": [{"name": "c", "image": "i:1"}]}}}});
+    jobs.create(&PostParams::default(), &serde_json::from_value(watch).expect("a Job"))
+        .await
+        .expect("created");
+    let stale = || async {
+        let job = jobs.get("watch").await.ok()?;
+        Some((
+            job.status?.active?,
+            job.metadata.annotations.unwrap_or_default().remove(tombolo_api::names::STALE_ANNOTATION),
+        ))
+    };
+    let fresh = || async { (stale().await? == (1, None)).then_some(()) };
+    eventually("the hub shows the pod of the Job", 30, fresh).await;
     let steps = Arc::new(Mutex::new(Vec::new()));
     tokio::spawn(note_replicas(api.clone(), "slowly", steps.clone()));
 
@@ -193,6 +216,10 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         })
         .await;
     }
+    eventually("the Job says since when its status is old", 30, || async {
+        stale().await.filter(|(active, since)| *active == 1 && since.is_some()).map(drop)
+    })
+    .await;
     assert_eq!(*steps.lock().expect("unpoisoned"), [1, 2, 3], "at most one is on the move");
     assert_eq!(replicas_at(&b.client, "anchored").await, None, "what stays has moved");
     let patch = Patch::Merge(json!({"spec": {"sites": {"tiers": ["cloud"]}}}));
@@ -220,6 +247,7 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
         pods_of(&a.client, "nomad").await.is_empty().then_some(())
     })
     .await;
+    eventually("the Job's status is fresh again", 30, fresh).await;
     assert_eq!(replicas_at(&b.client, "nomad").await, Some(3));
     assert_eq!(replicas_at(&a.client, "anchored").await, Some(3));
     assert_eq!(replicas_at(&b.client, "anchored").await, None);
