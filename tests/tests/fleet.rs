@@ -133,3 +133,76 @@ fn is_a_good_member(release: Release) -> Result<()> {
     })?;
     Ok(())
 }
+
+/// Either side ends the tie without the other, and nothing is left behind.
+#[test]
+fn a_real_kubernetes_and_its_hub_part_without_each_other() -> Result<()> {
+    let release = Release::Newest;
+    if !require(&[Fixture::Kubectl, Fixture::Etcd]) || !require(&release.programs()) {
+        return Ok(());
+    }
+    let upstream = Upstream::start(&UpstreamOptions {
+        controllers: Some("*,-node-lifecycle-controller".into()),
+        scheduler: true,
+        lift_limits: true,
+        release,
+    })?;
+    let member = upstream.kubectl();
+    ready_node(&member)?;
+    let dir = tempfile::tempdir()?;
+    let mut hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0", "--lease-seconds", "5"])?;
+    let kubectl = hub.kubectl();
+    kubectl.run(&["create", "namespace", "shop"])?;
+    let manifest = APPLICATION
+        .replace("metadata: {name: ", "metadata: {namespace: shop, name: ")
+        // There is no kubelet that could end a pod with grace.
+        .replace(
+            "    spec:\n      containers:",
+            "    spec:\n      terminationGracePeriodSeconds: 0\n      containers:",
+        );
+    kubectl.apply(&manifest)?;
+    let join = hub_says(&hub.kubeconfig, &["token", "create", "--uses", "1"])?;
+    let mut tie = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
+    let replicas = ["get", "deploy", "-n", "shop", "web", "-o", "jsonpath={.spec.replicas}"];
+    wait_for("the Deployment at the member", PATIENCE, || member.run(&replicas))?;
+    let spaces = ["get", "namespaces", "-o", "name"];
+    let nothing_runs = || {
+        let left = member.run(&["get", "deploy,cm", "-n", "shop", "-o", "name", "--ignore-not-found"])?;
+        ensure!(!left.contains("web") && !left.contains("settings"), "{left}");
+        Ok(())
+    };
+
+    // Removed while its agent is away, which keeps nothing on disk: the next one cleans up all the same.
+    tie.kill();
+    hub_says(&hub.kubeconfig, &["sites", "remove", "frankfurt"])?;
+    kubectl.run(&["wait", "--for=delete", "site/frankfurt", "--timeout=60s"])?;
+    ensure!(member.run(&replicas)? == "2");
+    // Somebody's own, in a namespace that was made for the hub.
+    member.run(&["create", "configmap", "own", "-n", "shop"])?;
+    let mut told = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
+    wait_for("what the hub placed to go", PATIENCE, nothing_runs)?;
+    wait_for("the agent to end", PATIENCE, || {
+        ensure!(told.alive().is_err(), "it runs");
+        Ok(())
+    })?;
+    ensure!(told.log().contains("join with a new token"), "{}", told.log());
+    member.run(&["get", "configmap", "own", "-n", "shop"])?;
+    member.run(&["delete", "namespace", "shop"])?;
+
+    // With a new token it is back. Then hub and agent die, and the cluster's owner is done with them.
+    let join = hub_says(&hub.kubeconfig, &["token", "create", "--uses", "1"])?;
+    let mut tie = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
+    wait_for("the Deployment to be back", PATIENCE, || member.run(&replicas))?;
+    tie.kill();
+    hub.process.kill();
+    let url = join.split_whitespace().nth(2).unwrap_or_default();
+    let refused = hub_says(&upstream.kubeconfig, &["leave", "https://127.0.0.1:1"]);
+    ensure!(refused.is_err(), "left a hub that it never knew");
+    hub_says(&upstream.kubeconfig, &["leave", url])?;
+    nothing_runs()?;
+    wait_for("the namespaces made for the hub to go", PATIENCE, || {
+        let left = member.run(&spaces)?;
+        ensure!(!left.contains("shop") && !left.contains("tombolo-system"), "{left}");
+        Ok(())
+    })
+}

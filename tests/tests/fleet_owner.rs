@@ -67,7 +67,7 @@ fn an_owner_limits_a_hub_and_a_hub_limits_its_users() -> Result<()> {
         busybox_archive(dir.path(), "test.local/app:1", &["/bin/sleep", "100000"])?.display().to_string();
     let (hub_host, harbour_host, island_host) = (lan.host("hub")?, lan.host("harbour")?, lan.host("island")?);
     let top = hub_host.tombolo("hub", &["--lease-seconds", "5"])?;
-    let (harbour, island) = (site(&harbour_host, &image)?, site(&island_host, &image)?);
+    let (harbour, mut island) = (site(&harbour_host, &image)?, site(&island_host, &image)?);
     let limits = ["--allow-namespaces", "shop", "--quota", "pods=2", "--no-exec"];
     harbour.join(&top, "harbour", &limits)?;
     island.join(&top, "island", &[])?;
@@ -91,7 +91,7 @@ fn an_owner_limits_a_hub_and_a_hub_limits_its_users() -> Result<()> {
     taken_in_and_given_back(&top, &island)?;
     cordoned(&hub, &island)?;
     let other_host = lan.host("other")?;
-    two_hubs(&other_host, &island)?;
+    two_hubs(&other_host, &mut island)?;
     revoked(&top, &harbour)?;
     silent_sites_are_marked(&top, harbour)
 }
@@ -196,16 +196,40 @@ fn taken_in_and_given_back(top: &Member, island: &Member) -> Result<()> {
     top.tombolo(&["give-back", "deploy/old", "-n", "shop"])?;
     refused(&hub, &["get", "deploy", "-n", "shop", "old"], "not found")?;
     ensure!(there.run(&pods)? == before, "giving back restarted what it gave");
-    let notes = there.run(&[
-        "get",
-        "deploy",
-        "-n",
-        "shop",
-        "old",
-        "-o",
-        "jsonpath={.metadata.labels}{.metadata.annotations}",
-    ])?;
-    ensure!(!notes.contains("tombolo.dev/hub") && !notes.contains("owner.tombolo.dev"), "{notes}");
+    unmarked(&there)?;
+    // Deleted at the hub it stays as well: the hub did not make it.
+    let import = || {
+        top.tombolo(&["import", "deploy/old", "--site", "island", "-n", "shop"])?;
+        hub.run(&["rollout", "status", "-n", "shop", "deploy/old", "--timeout=60s"])
+    };
+    import()?;
+    hub.run(&["delete", "deploy/old", "placement/import-deployment-old", "-n", "shop", "--timeout=60s"])?;
+    wait_for("the hub to let go of it", PATIENCE, || unmarked(&there))?;
+    ensure!(there.run(&pods)? == before, "deleting the hub's copy restarted what it had taken in");
+    // So it does when the site leaves.
+    import()?;
+    let url = url_of(top)?;
+    island.tombolo(&["leave", &url])?;
+    wait_for("the hub's own to be gone", PATIENCE, || {
+        let left = there.run(&["get", "deploy", "-n", "shop", "-o", "name"])?;
+        ensure!(left.trim() == "deployment.apps/old", "{left}");
+        unmarked(&there)
+    })?;
+    ensure!(there.run(&pods)? == before, "leaving restarted what the hub had taken in");
+    // Back again, for what follows.
+    top.tombolo(&["sites", "remove", "island"])?;
+    hub.run(&["wait", "--for=delete", "site/island", "--timeout=60s"])?;
+    hub.run(&["delete", "deploy/old", "placement/import-deployment-old", "-n", "shop", "--timeout=60s"])?;
+    island.join(top, "island", &[])?;
+    hub.until(&["get", "pods", "-n", "shop", "-l", "app=shed"], "Running", PATIENCE)?;
+    there.until(&["get", "pods", "-n", "shop", "-l", "app=shed"], "Running", PATIENCE).map(drop)
+}
+
+/// Nothing on what was taken in shows that a hub ever had it.
+fn unmarked(site: &Kubectl) -> Result<()> {
+    let all = "jsonpath={.metadata.labels}{.metadata.annotations}";
+    let notes = site.run(&["get", "deploy", "-n", "shop", "old", "-o", all])?;
+    ensure!(!notes.contains("tombolo.dev"), "{notes}");
     Ok(())
 }
 
@@ -234,7 +258,7 @@ fn cordoned(hub: &Kubectl, island: &Member) -> Result<()> {
 }
 
 /// A site of two hubs: each has its own, and neither touches the other's.
-fn two_hubs(host: &Host, island: &Member) -> Result<()> {
+fn two_hubs(host: &Host, island: &mut Member) -> Result<()> {
     let other = host.tombolo("hub", &["--lease-seconds", "5"])?;
     island.join(&other, "isle", &[])?;
     let hub = other.kubectl();
@@ -256,16 +280,55 @@ fn two_hubs(host: &Host, island: &Member) -> Result<()> {
         "belongs to hub",
         PATIENCE,
     )?;
-    // It leaves one of them; what that one made goes, the rest stays.
-    let before = island.kubectl().run(&["get", "pods", "-n", "shop", "-l", "app=shed", "-o", UIDS])?;
+    // A namespace that the site did not have, and a lease.
+    hub.run(&["create", "namespace", "guests"])?;
+    hub.apply(&deployment("guests", "once", "isle", 1).replace("waitSeconds: 3600", "atMostOnce: true"))?;
+    hub.run(&["rollout", "status", "-n", "guests", "deploy/once", "--timeout=60s"])?;
+    let there = island.kubectl();
+    let leases = ["get", "lease", "-n", "tombolo-system", "-o", "name"];
+    ensure!(there.run(&leases)?.contains("/hub-"));
+    // It leaves one of them; what that one made goes, the rest stays. Also when its process dies over it.
+    let before = there.run(&["get", "pods", "-n", "shop", "-l", "app=shed", "-o", UIDS])?;
+    let records = ["get", "secret", "-n", "tombolo-system", "-o", "name"];
+    ensure!(there.run(&records)?.lines().count() == 4, "a tie and a state per hub");
     island.tombolo(&["leave", &host.url()])?;
-    wait_for("the guest to be gone", PATIENCE, || {
-        let left = island.kubectl().run(&["get", "deploy,pods", "-n", "shop", "-o", "name"])?;
-        ensure!(!left.contains("guest"), "{left}");
+    island.restart()?;
+    let there = island.kubectl();
+    wait_for("the other hub to be gone", PATIENCE, || {
+        let left = there.run(&["get", "deploy,pods", "-A", "-o", "name"])?;
+        ensure!(!left.contains("guest") && !left.contains("once"), "{left}");
+        let left = there.run(&["get", "namespaces", "-o", "name"])?;
+        ensure!(!left.contains("guests") && left.contains("shop"), "{left}");
+        let left = there.run(&leases)?;
+        ensure!(!left.contains("/hub-"), "{left}");
+        let left = there.run(&records)?;
+        ensure!(left.lines().count() == 2, "{left}");
         Ok(())
     })?;
-    ensure!(island.kubectl().run(&["get", "pods", "-n", "shop", "-l", "app=shed", "-o", UIDS])? == before);
-    Ok(())
+    ensure!(there.run(&["get", "pods", "-n", "shop", "-l", "app=shed", "-o", UIDS])? == before);
+    what_allowed_it_goes_too(&other, &host.url(), island)
+}
+
+/// Namespaces that are made for a hub, and the rights and the quota in them.
+fn what_allowed_it_goes_too(other: &Member, url: &str, island: &Member) -> Result<()> {
+    let there = island.kubectl();
+    other.tombolo(&["sites", "remove", "isle"])?;
+    other.kubectl().run(&["wait", "--for=delete", "site/isle", "--timeout=60s"])?;
+    let limits = ["--allow-namespaces", "shop,annex", "--quota", "pods=3", "--pod-security", "baseline"];
+    island.join(other, "isle", &limits)?;
+    other.kubectl().until(&["get", "sites"], "True", PATIENCE)?;
+    let made = ["get", "role,rolebinding,resourcequota", "-A", "-o", "name"];
+    ensure!(there.run(&made)?.lines().filter(|line| line.contains("/tombolo-hub-")).count() == 6);
+    island.tombolo(&["leave", url])?;
+    wait_for("the limits to be gone", PATIENCE, || {
+        let left = there.run(&made)?;
+        ensure!(!left.contains("/tombolo-hub-"), "{left}");
+        let left = there.run(&["get", "namespaces", "--show-labels"])?;
+        let clean =
+            !left.contains("annex") && !left.contains("limits.tombolo.dev") && !left.contains("pod-security");
+        ensure!(clean && left.contains("shop"), "{left}");
+        Ok(())
+    })
 }
 
 /// A revoked certificate opens nothing; what the site runs stays.
@@ -311,6 +374,83 @@ fn revoked(top: &Member, harbour: &Member) -> Result<()> {
     Ok(())
 }
 
+/// What an owner says later counts as well, for what runs and for what is open; and each way to say it.
+#[test]
+fn an_owner_takes_back_what_was_allowed() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let mut lan = Lan::start("tfe", [198, 18, 81], dir.path(), Link::default())?;
+    let image =
+        busybox_archive(dir.path(), "test.local/app:1", &["/bin/sleep", "100000"])?.display().to_string();
+    let (hub_host, reef_host) = (lan.host("hub")?, lan.host("reef")?);
+    let top = hub_host.tombolo("hub", &["--lease-seconds", "5"])?;
+    let reef = site(&reef_host, &image)?;
+    let line = top.tombolo(&["token", "create", "--uses", "1"])?;
+    let words: Vec<&str> = line.split_whitespace().skip(1).chain(["--name", "reef"]).collect();
+    let join = |limits: &[&str]| reef.tombolo(&words.iter().chain(limits).copied().collect::<Vec<_>>());
+    let (hub, there) = (top.kubectl(), reef.kubectl());
+    join(&[])?;
+    hub.until(&["get", "sites"], "True", PATIENCE)?;
+    for namespace in ["shop", "annex"] {
+        hub.run(&["create", "namespace", namespace])?;
+        hub.apply(&deployment(namespace, "web", "reef", 1))?;
+        hub.run(&["rollout", "status", "-n", namespace, "deploy/web", "--timeout=60s"])?;
+    }
+    let name = pod(&hub, "web")?;
+    let exec = ["exec", "-n", "shop", &name, "--", "hostname"];
+    hub.run(&exec)?;
+    let uids = ["get", "pods", "-A", "-l", "app=web", "-o", UIDS];
+    let before = there.run(&uids)?;
+    let why = |namespace: &str, name: &str, wanted: &str| {
+        let message = "jsonpath={.status.conditions[?(@.type=='Placed')].message}";
+        hub.until(&["get", "deploy", "-n", namespace, name, "-o", message], wanted, PATIENCE)
+    };
+
+    // The same line, with less: no shell, no logs, nothing new in the other namespace. What runs stays.
+    join(&["--allow-namespaces", "shop,annex", "--no-exec"])?;
+    wait_for("exec to be refused", PATIENCE, || refused(&hub, &exec, "forbidden"))?;
+    ensure!(hub.run(&["logs", "-n", "shop", &name])?.contains("hello"));
+    join(&["--allow-namespaces", "shop", "--no-exec", "--no-logs"])?;
+    wait_for("logs to be refused", PATIENCE, || refused(&hub, &["logs", "-n", "shop", &name], "forbidden"))?;
+    let roles = there.run(&["get", "role,rolebinding", "-n", "annex", "-o", "name"])?;
+    ensure!(!roles.contains("tombolo"), "rights where nothing is allowed any more: {roles}");
+    hub.run(&["scale", "-n", "annex", "deploy/web", "--replicas=2"])?;
+    why("annex", "web", "reef refuses it")?;
+    ensure!(there.run(&uids)? == before, "less rights restarted something");
+
+    // Only some kinds.
+    join(&["--allow-namespaces", "shop", "--allow-kinds", "deployments.apps"])?;
+    hub.run(&exec)?;
+    hub.apply(&deployment("shop", "fine", "reef", 1))?;
+    hub.run(&["rollout", "status", "-n", "shop", "deploy/fine", "--timeout=60s"])?;
+    let named = deployment("shop", "named", "reef", 1)
+        .replace("imagePullPolicy", "envFrom: [{configMapRef: {name: settings}}], imagePullPolicy");
+    hub.run(&["create", "configmap", "settings", "-n", "shop", "--from-literal=colour=green"])?;
+    hub.apply(&named)?;
+    ensure!(why("shop", "named", "reef refuses it")?.contains("configmaps"));
+
+    // Pod security of the site's own.
+    join(&["--allow-namespaces", "shop", "--pod-security", "restricted"])?;
+    let level = "jsonpath={.metadata.labels.pod-security\\.kubernetes\\.io/enforce}";
+    ensure!(there.run(&["get", "namespace", "shop", "-o", level])? == "restricted");
+    hub.apply(&deployment("shop", "lax", "reef", 1))?;
+    let failure = "jsonpath={.status.conditions[?(@.type=='ReplicaFailure')].message}";
+    hub.until(&["get", "deploy", "-n", "shop", "lax", "-o", failure], "violates PodSecurity", PATIENCE)?;
+
+    // A user of the owner's own, whose rights are the owner's to write.
+    there.run(&["create", "role", "guest", "-n", "shop", "--verb=*", "--resource=deployments.apps"])?;
+    there.run(&["create", "rolebinding", "guest", "-n", "shop", "--role=guest", "--group=guests"])?;
+    join(&["--act-as", "hub:prod", "--act-as-groups", "guests"])?;
+    let left = there.run(&["get", "role,rolebinding", "-n", "shop", "-o", "name"])?;
+    ensure!(!left.contains("/tombolo-hub-") && left.contains("/guest"), "{left}");
+    ensure!(there.run(&["get", "namespace", "shop", "-o", level])?.is_empty());
+    wait_for("logs to be refused", PATIENCE, || refused(&hub, &["logs", "-n", "shop", &name], "hub:prod"))?;
+    hub.run(&["scale", "-n", "shop", "deploy/fine", "--replicas=2"])?;
+    hub.run(&["rollout", "status", "-n", "shop", "deploy/fine", "--timeout=60s"]).map(drop)
+}
+
 fn url_of(member: &Member) -> Result<String> {
     let url = member.kubectl().run(&["config", "view", "-o", "jsonpath={.clusters[0].cluster.server}"])?;
     Ok(url.trim().to_owned())
@@ -319,7 +459,7 @@ fn url_of(member: &Member) -> Result<String> {
 fn silent_sites_are_marked(top: &Member, harbour: Member) -> Result<()> {
     drop(harbour);
     top.kubectl().until(&["get", "node", "harbour"], "NotReady", PATIENCE)?;
-    let table = top.tombolo(&["place", "web"])?;
+    let table = top.tombolo(&["place", "web", "-n", "shop"])?;
     ensure!(table.contains("1?") && table.contains("not heard since"), "{table}");
     let manifest = top.tombolo(&[
         "agent",

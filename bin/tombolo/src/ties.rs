@@ -2,25 +2,33 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::Secret;
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
+use serde_json::json;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tombolo_agent::{AgentConfig, SiteDial};
 use tombolo_apiserver::{Identity, Server};
 use tombolo_tunnel::BoxIo;
 
-use crate::commands::join::{TIE_LABEL, Tie, state_name, ties};
+use crate::commands::join::{TIE_FINALIZER, TIE_LABEL, Tie, clean_up, state_of, ties};
 
 /// What one copy buffer of an in-process stream holds.
 const PIPE: usize = 64 * 1024;
+/// Between attempts to leave.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 
-/// Starts an agent for each tie, and ends it when the tie is removed, until `stop`.
+/// Starts an agent for each tie, starts it anew when the tie is changed, and ends it and cleans up when the tie is removed,
+/// until `stop`. A tie is held by a finalizer until all is cleaned up, so leaving goes on after a restart.
 ///
 /// What the hubs want is kept in `folder`, if there is one, so that a site that starts without them knows it.
 pub async fn run(
@@ -32,32 +40,16 @@ pub async fn run(
 ) {
     let config = watcher::Config::default().labels(TIE_LABEL);
     let mut events = Box::pin(watcher(ties(&site), config).default_backoff());
-    let mut agents: HashMap<String, Agent> = HashMap::new();
+    let mut ties =
+        Ties { site, server, hub_identity, folder, stop, agents: HashMap::new(), leaving: HashMap::new() };
     loop {
         let event = tokio::select! {
             event = events.next() => event,
-            () = stop.cancelled() => break,
+            () = ties.stop.cancelled() => break,
         };
         match event {
-            Some(Ok(Event::Apply(secret) | Event::InitApply(secret))) => {
-                let Some(tie) = Tie::from_secret(&secret) else {
-                    tracing::warn!(
-                        secret = secret.metadata.name,
-                        "a tie to a hub is incomplete; run `tombolo join` again"
-                    );
-                    continue;
-                };
-                if agents.get(&tie.name).is_none_or(|agent| agent.url != tie.url || agent.token != tie.token)
-                {
-                    tracing::info!(hub = tie.url, name = tie.description.name, "tying to hub");
-                    let agent =
-                        Agent::start(&site, &server, &tie, hub_identity.clone(), folder.as_deref(), &stop);
-                    if let Some(old) = agents.insert(tie.name.clone(), agent) {
-                        old.stop.cancel();
-                    }
-                }
-            }
-            Some(Ok(Event::Delete(secret))) => leave(&site, &mut agents, folder.as_deref(), &secret).await,
+            Some(Ok(Event::Apply(secret) | Event::InitApply(secret))) => ties.see(&secret).await,
+            Some(Ok(Event::Delete(secret))) => ties.gone(&secret),
             Some(Ok(Event::Init | Event::InitDone)) => {}
             Some(Err(error)) => tracing::debug!(%error, "watching ties"),
             None => break,
@@ -65,49 +57,78 @@ pub async fn run(
     }
 }
 
-/// Ends the agent of a removed tie and cleans up what its hub placed here; the hub need not be there for it.
-async fn leave(
-    site: &kube::Client,
-    agents: &mut HashMap<String, Agent>,
-    folder: Option<&Path>,
-    secret: &Secret,
-) {
-    let Some(agent) = secret.metadata.name.as_ref().and_then(|name| agents.remove(name)) else { return };
-    agent.stop.cancel();
-    if let Err(error) = tombolo_agent::leave(site, &agent.state, false).await {
-        tracing::error!(hub = agent.url, %error, "leaving the hub left something behind");
-    }
-    if let Some(folder) = folder {
-        // Not there if the hub never sent anything.
-        let _ = std::fs::remove_dir_all(folder.join(&agent.state));
-    }
-}
-
-struct Agent {
-    url: String,
-    token: String,
-    state: String,
+struct Ties {
+    site: kube::Client,
+    server: Server,
+    hub_identity: Option<String>,
+    folder: Option<PathBuf>,
     stop: CancellationToken,
+    agents: HashMap<String, Agent>,
+    /// Hubs that are being left.
+    leaving: HashMap<String, JoinHandle<()>>,
 }
 
-impl Agent {
-    fn start(
-        site: &kube::Client,
-        server: &Server,
-        tie: &Tie,
-        hub_identity: Option<String>,
-        folder: Option<&Path>,
-        stop: &CancellationToken,
-    ) -> Self {
-        let stop = stop.child_token();
-        let state = state_name(&tie.url);
+impl Ties {
+    async fn see(&mut self, secret: &Secret) {
+        if secret.metadata.deletion_timestamp.is_some() {
+            return self.leave(secret);
+        }
+        let Some(tie) = Tie::from_secret(secret) else {
+            return tracing::warn!(
+                secret = secret.metadata.name,
+                "a tie to a hub is incomplete; run `tombolo join` again"
+            );
+        };
+        if self.agents.get(&tie.name).is_some_and(|agent| agent.tie == tie) {
+            return;
+        }
+        if let Err(error) = set_finalizer(&self.site, secret, true).await {
+            tracing::warn!(hub = tie.url, %error, "a tie is not held: leaving that is interrupted will not go on");
+        }
+        tracing::info!(hub = tie.url, name = tie.description.name, "tying to hub");
+        let old = self.agents.remove(&tie.name);
+        let name = tie.name.clone();
+        let agent = self.start(tie, old);
+        self.agents.insert(name, agent);
+    }
+
+    /// The tie is gone: after we let it go, or because it was not held.
+    fn gone(&mut self, secret: &Secret) {
+        if self.agents.contains_key(&secret.name_any()) {
+            self.leave(secret);
+        }
+        self.leaving.retain(|_, task| !task.is_finished());
+    }
+
+    /// Ends the agent and cleans up what its hub placed here; the hub need not be there for it.
+    fn leave(&mut self, secret: &Secret) {
+        let name = secret.name_any();
+        if self.leaving.get(&name).is_some_and(|task| !task.is_finished()) {
+            return;
+        }
+        let agent = self.agents.remove(&name);
+        let folder = self.folder.as_ref().map(|folder| folder.join(state_of(&name)));
+        let (site, stop, secret) = (self.site.clone(), self.stop.clone(), secret.clone());
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                () = leave(&site, agent, &secret, folder) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+        self.leaving.insert(name, task);
+    }
+
+    /// `old` ends before the new one begins: limits that were made tighter count for what is open, too.
+    fn start(&self, tie: Tie, old: Option<Agent>) -> Agent {
+        let stop = self.stop.child_token();
+        let state = state_of(&tie.name);
         let mut spec = tie.description.spec.clone();
         // Our own nodes stop a pod by its deadline, or refuse to start it.
-        spec.fences |= hub_identity.is_none();
-        spec.hubs.extend(hub_identity.clone());
+        spec.fences |= self.hub_identity.is_none();
+        spec.hubs.extend(self.hub_identity.clone());
         let config = AgentConfig {
-            site: site.clone(),
-            site_dial: Some(Arc::new(InProcess(server.clone()))),
+            site: self.site.clone(),
+            site_dial: Some(Arc::new(InProcess(self.server.clone()))),
             acting_as: tie.acting_as.clone(),
             hub_url: tie.url.clone(),
             ca_hash: Some(tie.ca_hash.clone()),
@@ -115,18 +136,76 @@ impl Agent {
             name: tie.description.name.clone(),
             spec,
             labels: tie.description.labels.clone(),
-            state: state.clone(),
-            keep: folder.map(|folder| folder.join(&state)),
-            hub_identity,
+            keep: self.folder.as_ref().map(|folder| folder.join(&state)),
+            state,
+            hub_identity: self.hub_identity.clone(),
             shutdown: stop.clone(),
         };
         let url = tie.url.clone();
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
+            if let Some(old) = old {
+                old.end().await;
+            }
             if let Err(error) = tombolo_agent::run(config).await {
                 tracing::error!(hub = url, %error, "the agent ended");
             }
         });
-        Self { url: tie.url.clone(), token: tie.token.clone(), state, stop }
+        Agent { tie, stop, task }
+    }
+}
+
+async fn leave(site: &kube::Client, agent: Option<Agent>, secret: &Secret, folder: Option<PathBuf>) {
+    if let Some(agent) = agent {
+        agent.end().await;
+    }
+    let name = secret.name_any();
+    loop {
+        match clean_up(site, &name).await {
+            Ok(0) => break,
+            Ok(left) => {
+                tracing::error!(tie = name, left, "leaving the hub left something behind; tried again")
+            }
+            Err(error) => tracing::error!(tie = name, %error, "leaving the hub is tried again"),
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+    if let Some(folder) = folder {
+        // Not there if the hub never sent anything.
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    while let Err(error) = set_finalizer(site, secret, false).await {
+        tracing::warn!(tie = name, %error, "a tie that was left is still there");
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+    tracing::info!(tie = name, "left the hub");
+}
+
+/// Holds the tie, or lets it go.
+async fn set_finalizer(site: &kube::Client, secret: &Secret, held: bool) -> Result<(), kube::Error> {
+    let mut all = secret.finalizers().to_vec();
+    if all.iter().any(|f| f == TIE_FINALIZER) == held {
+        return Ok(());
+    }
+    all.retain(|f| f != TIE_FINALIZER);
+    all.extend(held.then(|| TIE_FINALIZER.to_owned()));
+    let patch = Patch::Merge(json!({"metadata": {"uid": secret.metadata.uid, "finalizers": all}}));
+    match ties(site).patch(&secret.name_any(), &PatchParams::default(), &patch).await {
+        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+struct Agent {
+    tie: Tie,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Agent {
+    async fn end(self) {
+        self.stop.cancel();
+        // A panic in it was logged, and it is over in any case.
+        let _ = self.task.await;
     }
 }
 

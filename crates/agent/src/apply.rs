@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tombolo_api::{Drift, DriftItem, Tombstone, WorkSpec, names};
 
 use crate::fields;
-use crate::ledger::{Key, Ledger, Outcome, Version};
+use crate::ledger::{Key, Ledger, Outcome, Version, keys};
 use crate::owners::{Claim, Farewell, Owner, Owners};
 
 /// How often fields are given up to others within one apply.
@@ -72,6 +72,15 @@ impl From<Error> for Refusal {
             other => Self::Unreachable(other.to_string()),
         }
     }
+}
+
+/// How far the removal of something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removed {
+    Gone,
+    UnderWay,
+    /// It stays: it is somebody else's, or is so from now on.
+    LetGo,
 }
 
 struct Applied {
@@ -155,7 +164,7 @@ impl Applier {
             }
         }
         let found = self.metadata(&key).await?;
-        let owners = Owners::of(found.as_ref().and_then(|f| f.metadata.annotations.as_ref()));
+        let mut owners = Owners::of(found.as_ref().and_then(|f| f.metadata.annotations.as_ref()));
         let (kind, name) = (key.kind.clone(), key.name.clone());
         let mut force = spec.drift == Drift::Force;
         if found.is_some() {
@@ -163,9 +172,15 @@ impl Applier {
                 // Those who made what was taken over still hold its fields; from then on they are the hub's.
                 Claim::Free if spec.adopt => force = true,
                 Claim::Free => {}
-                Claim::Foreign if spec.adopt => force = true,
+                Claim::Foreign if spec.adopt => {
+                    force = true;
+                    owners = owners.adopting();
+                }
                 // A ServiceAccount that every namespace has, and the like: use it as it is.
-                Claim::Foreign if !root && built_in(&key) => force = false,
+                Claim::Foreign if !root && built_in(&key) => {
+                    force = false;
+                    owners = owners.adopting();
+                }
                 Claim::Foreign => return Err(Refusal::Foreign { kind, name }),
                 Claim::OtherHub(hub) => return Err(Refusal::OtherHub { kind, name, hub }),
                 // The name is free once that Work is gone; one that no hub speaks of any more is taken over.
@@ -286,26 +301,35 @@ impl Applier {
             namespace: String::new(),
             name: name.into(),
         };
-        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name,
-            "labels": {names::HUB_LABEL: names::hub_label(&self.hub)}}});
-        let params = PatchParams::apply(&self.manager).force();
-        self.api(&self.acting, &key).patch(name, &params, &Patch::Apply(&object)).await?;
-        Ok(())
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        let mut object: DynamicObject =
+            serde_json::from_value(object).map_err(|e| Refusal::Malformed(e.to_string()))?;
+        // The label says that it may go with the hub: never on one that somebody else made in this moment.
+        object.metadata.labels = Some([(names::HUB_LABEL.to_owned(), names::hub_label(&self.hub))].into());
+        let params = PostParams { dry_run: false, field_manager: Some(self.manager.clone()) };
+        match self.api(&self.acting, &key).create(&params, &object).await {
+            Err(Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
+            other => Ok(other.map(drop)?),
+        }
     }
 
-    /// Does what a tombstone asks. `Ok(true)` when nothing is left to do.
+    /// Does what a tombstone asks.
     pub async fn remove(
         &self,
         owner: &Owner,
         spec: &WorkSpec,
         tombstone: &Tombstone,
         seen: i64,
-    ) -> Result<bool, Refusal> {
-        let mut done = true;
+    ) -> Result<Removed, Refusal> {
+        let mut done = Removed::Gone;
         // The root goes first, so that nothing starts without what it needs.
-        for object in std::iter::once(&spec.object).chain(&spec.with) {
-            let Some(key) = Key::of(object) else { continue };
-            done &= self.remove_one(owner, &key, tombstone, seen).await?;
+        for (place, key) in keys(spec).enumerate() {
+            match self.remove_one(owner, &key, tombstone, seen).await? {
+                Removed::UnderWay => done = Removed::UnderWay,
+                // Its pods are the site's again. What may run at most once is not gone while they run.
+                Removed::LetGo if place == 0 && spec.adopt && spec.lease.is_none() => done = Removed::LetGo,
+                Removed::Gone | Removed::LetGo => {}
+            }
         }
         Ok(done)
     }
@@ -316,41 +340,55 @@ impl Applier {
         key: &Key,
         tombstone: &Tombstone,
         seen: i64,
-    ) -> Result<bool, Refusal> {
-        let Some(found) = self.metadata(key).await? else { return Ok(true) };
+    ) -> Result<Removed, Refusal> {
+        let Some(found) = self.metadata(key).await? else { return Ok(Removed::Gone) };
         let owners = Owners::of(found.metadata.annotations.as_ref());
-        match owners.farewell(owner, tombstone, seen) {
+        let last = match owners.farewell(owner, tombstone, seen) {
             Farewell::Leave(why) => {
                 tracing::info!(object = %key, work = owner.work, why, "kept in spite of a tombstone");
-                Ok(true)
+                return Ok(if owners.has(owner) { Removed::Gone } else { Removed::LetGo });
             }
-            Farewell::Delete if !tombstone.keep => self.delete(key, found.metadata.uid).await,
-            Farewell::Delete => self.release(key, owner, true).await.map(|()| true),
-            Farewell::Release => self.release(key, owner, false).await.map(|()| true),
-        }
+            Farewell::Delete if !tombstone.keep => {
+                return self.delete(&self.acting, key, found.metadata.uid).await;
+            }
+            Farewell::Delete => true,
+            Farewell::Release { last } => last,
+        };
+        self.release(&self.acting, key, std::iter::once(owner), last).await?;
+        Ok(Removed::LetGo)
     }
 
-    /// Deletes exactly the object that was looked at. `Ok(true)` when it is gone.
-    pub async fn delete(&self, key: &Key, uid: Option<String>) -> Result<bool, Refusal> {
+    /// Deletes exactly the object that was looked at.
+    pub async fn delete(&self, who: &Client, key: &Key, uid: Option<String>) -> Result<Removed, Refusal> {
         let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
-        match self.api(&self.acting, key).delete(&key.name, &params).await {
-            Ok(answer) if answer.is_right() => Ok(true),
+        match self.api(who, key).delete(&key.name, &params).await {
+            Ok(answer) if answer.is_right() => Ok(Removed::Gone),
             // Some kinds answer with the object although it is gone.
-            Ok(_) => Ok(self.metadata(key).await?.is_none()),
-            Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(true),
+            Ok(_) if self.metadata(key).await?.is_none() => Ok(Removed::Gone),
+            Ok(_) => Ok(Removed::UnderWay),
+            Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(Removed::Gone),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes the owner's name off; `last`: nothing shows any more that a hub managed the object.
-    async fn release(&self, key: &Key, owner: &Owner, last: bool) -> Result<(), Refusal> {
-        let mut metadata = json!({"annotations": {owner.key(): null}});
+    /// Takes names of owners off; `last`: nothing shows any more that a hub managed the object.
+    pub async fn release(
+        &self,
+        who: &Client,
+        key: &Key,
+        owners: impl Iterator<Item = &Owner>,
+        last: bool,
+    ) -> Result<(), Refusal> {
+        let mut annotations: serde_json::Map<_, _> = owners.map(|owner| (owner.key(), Value::Null)).collect();
+        let mut metadata = json!({});
         if last {
+            annotations.insert(names::ADOPTED_ANNOTATION.to_owned(), Value::Null);
             metadata["labels"] = json!({names::HUB_LABEL: null});
         }
+        metadata["annotations"] = Value::Object(annotations);
         let patch = Patch::Merge(json!({ "metadata": metadata }));
         let params = PatchParams { field_manager: Some(self.manager.clone()), ..Default::default() };
-        match self.api(&self.acting, key).patch(&key.name, &params, &patch).await {
+        match self.api(who, key).patch_metadata(&key.name, &params, &patch).await {
             Ok(_) => Ok(()),
             Err(Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(error.into()),
@@ -395,11 +433,16 @@ impl Applier {
         self.kinds.lock().get(&id).cloned().unwrap_or_else(|| ApiResource::from_gvk(&gvk(api_version, kind)))
     }
 
+    /// What discovery said of a kind.
+    pub fn learn(&self, resource: ApiResource) {
+        self.kinds.lock().insert((resource.api_version.clone(), resource.kind.clone()), resource);
+    }
+
     pub async fn look_up(&self, key: &Key) -> bool {
         let found = kube::discovery::pinned_kind(&self.own, &gvk(&key.api_version, &key.kind)).await;
         let Ok((resource, _)) = found else { return false };
         let changed = resource.plural != self.resource(&key.api_version, &key.kind).plural;
-        self.kinds.lock().insert((key.api_version.clone(), key.kind.clone()), resource);
+        self.learn(resource);
         changed
     }
 }
@@ -437,7 +480,7 @@ fn no_namespace(status: &Status) -> bool {
 }
 
 /// Objects that every namespace has without anybody's doing.
-fn built_in(key: &Key) -> bool {
+pub fn built_in(key: &Key) -> bool {
     matches!(
         (key.kind.as_str(), key.name.as_str()),
         ("ServiceAccount", "default") | ("ConfigMap", "kube-root-ca.crt")

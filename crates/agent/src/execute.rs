@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
+use crate::apply::Removed;
 use crate::ledger::{Key, Outcome};
 use crate::observe::Shared;
 
@@ -71,12 +72,14 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     if let Some(tombstone) = &spec.tombstone {
         let done = shared.applier.remove(&owner, &spec, tombstone, seen).await;
         let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
+        let removed = || {
+            shared.ledger.lock().removed(work, &uid, generation, &tombstone.reason, &now());
+            shared.todo.succeeded(work);
+            shared.todo.hurry();
+        };
         match done {
-            Ok(true) if pods_left == 0 || tombstone.keep => {
-                shared.ledger.lock().removed(work, &uid, generation, &tombstone.reason, &now());
-                shared.todo.succeeded(work);
-                shared.todo.hurry();
-            }
+            Ok(Removed::LetGo) => removed(),
+            Ok(Removed::Gone) if pods_left == 0 || tombstone.keep => removed(),
             Ok(_) => shared.todo.later(work, Instant::now() + LOOK_AGAIN),
             Err(refusal) => {
                 refuse(&refusal.reason(), refusal.to_string());

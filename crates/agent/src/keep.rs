@@ -58,6 +58,17 @@ impl Keep {
         }
     }
 
+    /// Nothing that was kept counts any more.
+    pub fn clear(&self) {
+        self.pending.lock().clear();
+        // Not there if nothing was ever kept.
+        if let Some(error) = self.dir.as_ref().and_then(|dir| std::fs::remove_dir_all(dir).err())
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "works of a hub that removed this site are still on disk");
+        }
+    }
+
     /// Writes until it is dropped.
     pub async fn run(&self) {
         let Some(dir) = self.dir.clone() else { return };
@@ -148,5 +159,8 @@ mod tests {
         use std::os::unix::fs::PermissionsExt;
         let mode = std::fs::metadata(dir.path().join("works/a.json")).expect("a file").permissions().mode();
         assert_eq!(mode & 0o077, 0, "Secrets are nobody else's to read");
+        again.clear();
+        assert!(again.load("north").is_empty());
+        again.clear();
     }
 }

@@ -292,11 +292,6 @@ impl Ledger {
         self.named.get(key).into_iter().flatten().cloned().collect()
     }
 
-    /// Kinds that Works name.
-    pub fn kinds(&self) -> BTreeSet<(String, String)> {
-        self.works.values().flat_map(|e| keys(&e.spec)).map(|key| (key.api_version, key.kind)).collect()
-    }
-
     /// Is the Work applied as the hub has it now?
     pub fn is_applied(&self, work: &str) -> bool {
         self.works.get(work).is_some_and(|e| {

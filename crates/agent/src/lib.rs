@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! - Nothing is deleted without a tombstone of the hub that made it, in an epoch not behind what was seen.
-//! - Nothing is taken over that the hub did not make, unless the Work says `adopt`.
+//! - Nothing is taken over that the hub did not make, unless the Work says `adopt`; that is let go in the end, never deleted.
 //! - Everything the hub asks for is done in the name of the identity the site's owner made for that hub.
 //! - The private key never leaves the site.
 //! - The hub being away stops nothing here: drift of the Works known so far is still corrected, also after a restart of
@@ -19,6 +19,7 @@
 
 mod apply;
 mod capacity;
+mod clean;
 mod config;
 pub mod difference;
 mod execute;
@@ -39,6 +40,7 @@ mod state;
 mod todo;
 mod works;
 
+pub use clean::remove_if_empty;
 pub use config::{ActingAs, AgentConfig, SiteDial};
 pub use join::ca_hash;
 pub use leave::{Removal, leave, removal};

@@ -2,12 +2,13 @@
 //!
 //! Every object carries one annotation per Work that wants it, `owner.tombolo.dev/<work> = <hub>/<uid of the Work>`.
 //! Shared dependencies thereby count their users, and a Work of a restored hub (same name, other uid) is not mistaken
-//! for the one that made the object.
+//! for the one that made the object. One that was there before a hub took it over says so in `tombolo.dev/adopted`: it
+//! is let go when the last Work is done with it, never deleted.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Map, Value, json};
-use tombolo_api::Tombstone;
+use tombolo_api::{Tombstone, names};
 
 const PREFIX: &str = "owner.tombolo.dev/";
 
@@ -21,7 +22,11 @@ pub struct Owner {
 
 /// What an object at the site says about its makers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Owners(Vec<Owner>);
+pub struct Owners {
+    works: Vec<Owner>,
+    /// No Work made it: it was there before.
+    adopted: bool,
+}
 
 /// May a Work take the object?
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,8 +46,10 @@ pub enum Claim {
 pub enum Farewell {
     /// Not ours, or not for this tombstone: leave it.
     Leave(&'static str),
-    /// Others still need it: take only our name off.
-    Release,
+    /// Others still need it, or had it first: take only our name off. `last`: no other Work's name is on it.
+    Release {
+        last: bool,
+    },
     Delete,
 }
 
@@ -68,31 +75,47 @@ impl Owners {
             let (hub, uid) = value.split_once('/')?;
             Some(Owner { hub: hub.into(), work: key.strip_prefix(PREFIX)?.into(), uid: uid.into() })
         });
-        Self(all.collect())
+        let adopted = annotations.is_some_and(|all| all.contains_key(names::ADOPTED_ANNOTATION));
+        Self { works: all.collect(), adopted }
+    }
+
+    /// The same object, from now on marked as one that was there before.
+    pub fn adopting(mut self) -> Self {
+        self.adopted = true;
+        self
     }
 
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.works.is_empty()
+    }
+
+    pub fn adopted(&self) -> bool {
+        self.adopted
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &Owner> {
-        self.0.iter()
+        self.works.iter()
     }
 
     pub fn has(&self, owner: &Owner) -> bool {
-        self.0.contains(owner)
+        self.works.contains(owner)
+    }
+
+    /// Do Works of `hub` want it, and nobody else's?
+    pub fn only(&self, hub: &str) -> bool {
+        !self.works.is_empty() && self.works.iter().all(|owner| owner.hub == hub)
     }
 
     /// May `owner` apply the object that `self` was read from? `root`: as its root rather than as a dependency.
     pub fn claim(&self, owner: &Owner, root: bool) -> Claim {
-        if let Some(other) = self.0.iter().find(|o| o.hub != owner.hub) {
+        if let Some(other) = self.works.iter().find(|o| o.hub != owner.hub) {
             return Claim::OtherHub(other.hub.clone());
         }
-        if self.0.is_empty() {
+        if self.works.is_empty() {
             return Claim::Foreign;
         }
-        let mine = self.0.iter().any(|o| o.work == owner.work);
-        let rival = self.0.iter().find(|o| o.work != owner.work && o.root_name() == owner.root_name());
+        let mine = self.works.iter().any(|o| o.work == owner.work);
+        let rival = self.works.iter().find(|o| o.work != owner.work && o.root_name() == owner.root_name());
         match rival {
             Some(other) if root && !mine => Claim::OtherRoot(other.work.clone()),
             // Other Works have it as a dependency: what one of them needs and another one is coexist.
@@ -111,16 +134,20 @@ impl Owners {
         if !self.has(owner) {
             return Farewell::Leave("the object was not made by this Work");
         }
-        if self.0.len() > 1 { Farewell::Release } else { Farewell::Delete }
+        let last = self.works.len() == 1;
+        if last && !self.adopted { Farewell::Delete } else { Farewell::Release { last } }
     }
 
     /// Annotations to apply for `owner`, keeping the other owners for which `alive` holds.
     pub fn annotations(&self, owner: &Owner, alive: impl Fn(&Owner) -> bool) -> Map<String, Value> {
         let mut all = Map::new();
-        for other in self.0.iter().filter(|o| o.work != owner.work && o.hub == owner.hub && alive(o)) {
+        for other in self.works.iter().filter(|o| o.work != owner.work && o.hub == owner.hub && alive(o)) {
             all.insert(other.key(), json!(other.value()));
         }
         all.insert(owner.key(), json!(owner.value()));
+        if self.adopted {
+            all.insert(names::ADOPTED_ANNOTATION.to_owned(), json!("true"));
+        }
         all
     }
 }
@@ -152,7 +179,8 @@ mod tests {
     #[test]
     fn a_shared_dependency_goes_with_its_last_user() {
         let (a, b) = (owner("h", "a", "1"), owner("h", "b", "2"));
-        assert_eq!(recorded(&[a.clone(), b.clone()]).farewell(&a, &tombstone("h", 1), 1), Farewell::Release);
+        let shared = recorded(&[a.clone(), b.clone()]);
+        assert_eq!(shared.farewell(&a, &tombstone("h", 1), 1), Farewell::Release { last: false });
         assert_eq!(recorded(std::slice::from_ref(&b)).farewell(&b, &tombstone("h", 1), 1), Farewell::Delete);
     }
 
@@ -166,6 +194,22 @@ mod tests {
     fn what_came_as_a_dependency_can_become_a_root_of_its_own() {
         let (deployment, service) = (owner("h", "deployment-web-1", "1"), owner("h", "service-web-2", "2"));
         assert_eq!(recorded(&[deployment]).claim(&service, true), Claim::Free);
+    }
+
+    #[test]
+    fn what_was_there_before_is_let_go_and_never_deleted() {
+        let (a, b) = (owner("h", "a", "1"), owner("h", "b", "2"));
+        // As the annotations come back from the site, after a second Work wanted it too.
+        let both = recorded(std::slice::from_ref(&a)).adopting().annotations(&b, |_| true);
+        let text = |value: &Value| value.as_str().expect("text").to_owned();
+        let mut on_it: BTreeMap<String, String> = both.iter().map(|(k, v)| (k.clone(), text(v))).collect();
+        let farewell = |on_it: &BTreeMap<String, String>, who: &Owner| {
+            Owners::of(Some(on_it)).farewell(who, &tombstone("h", 1), 1)
+        };
+        assert_eq!(farewell(&on_it, &a), Farewell::Release { last: false });
+        on_it.remove(&a.key());
+        assert_eq!(farewell(&on_it, &b), Farewell::Release { last: true });
+        assert!(matches!(farewell(&on_it, &a), Farewell::Leave(_)));
     }
 
     proptest! {

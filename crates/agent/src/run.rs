@@ -13,11 +13,12 @@ use crate::config::AgentConfig;
 use crate::execute::{self, Epoch};
 use crate::join::{self, JoinError};
 use crate::keep::Keep;
+use crate::leave::{self, Removal};
 use crate::observe::Shared;
 use crate::serve::{Server, acting};
 use crate::state::{State, StateSecret};
 use crate::works::{self, Position};
-use crate::{leave, report};
+use crate::{clean, report};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
@@ -43,6 +44,9 @@ pub enum AgentError {
     Removed(String),
 }
 
+/// What goes on whether or not the hub is there, and how to end it.
+type Running = (Arc<Shared>, Arc<Epoch>, CancellationToken);
+
 /// Ties the site to the hub until `shutdown`, or until joining can no longer succeed.
 pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
     let shutdown = config.shutdown.clone();
@@ -57,7 +61,7 @@ pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
 async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), AgentError> {
     let secret = StateSecret::new(config.site.clone(), &config.state);
     let mut state = load(&secret).await;
-    let mut running: Option<(Arc<Shared>, Arc<Epoch>, CancellationToken)> = None;
+    let mut running: Option<Running> = None;
     let mut position = Position::default();
     let mut knocks = 0;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
@@ -68,8 +72,8 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
             tracing::info!(site = config.name, hub = state.hub, "joined");
         }
         // Another hub than before: what was learned from the old one does not count.
-        if running.as_ref().is_some_and(|(shared, ..)| shared.applier.hub != state.hub) {
-            running = None;
+        if let Some((.., acting)) = running.take_if(|(shared, ..)| shared.applier.hub != state.hub) {
+            acting.cancel();
             position = Position::default();
         }
         let (shared, epoch, _) = running.get_or_insert_with(|| start(&config, &state, &closing)).clone();
@@ -87,12 +91,8 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
                     give_up_certificate(&config, &secret, &mut state, &why).await?;
                 }
                 if let Some(removal) = leave::removal(&why) {
-                    leave::was_removed(&shared, &epoch, &removal).await;
-                    state.removed = why.clone();
-                    secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
-                    if config.token.is_none() || !new_token(&config, &state) {
-                        return Err(AgentError::Removed(removal.message));
-                    }
+                    part(&config, &secret, &mut state, running.take(), &why, removal).await?;
+                    position = Position::default();
                 }
             }
             Err(error @ DialError::Refused { status: 401 | 403 | 410, .. }) => {
@@ -104,12 +104,8 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
                 if let DialError::Refused { message, .. } = &error
                     && let Some(removal) = leave::removal(message)
                 {
-                    leave::was_removed(&shared, &epoch, &removal).await;
-                    state.removed = message.clone();
-                    secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
-                    if !new_token(&config, &state) {
-                        return Err(AgentError::Removed(removal.message));
-                    }
+                    part(&config, &secret, &mut state, running.take(), message, removal).await?;
+                    position = Position::default();
                 }
             }
             Err(error) => {
@@ -140,6 +136,25 @@ async fn give_up_certificate(
     state.removed = why.to_owned();
     secret.save(state).await.map_err(|e| AgentError::State(Box::new(e)))?;
     if new_token(config, state) { Ok(()) } else { Err(AgentError::Revoked(why.to_owned())) }
+}
+
+/// The hub removed this site. What it wanted is no longer kept right, else it would come back while it is cleaned up. An
+/// agent that ends in the middle of it has not noted the removal: the next one is told again.
+async fn part(
+    config: &AgentConfig,
+    secret: &StateSecret,
+    state: &mut State,
+    running: Option<Running>,
+    why: &str,
+    removal: Removal,
+) -> Result<(), AgentError> {
+    if let Some((shared, epoch, acting)) = running {
+        acting.cancel();
+        leave::was_removed(&shared, epoch.get(), &removal).await;
+    }
+    state.removed = why.to_owned();
+    secret.save(state).await.map_err(|e| AgentError::State(Box::new(e)))?;
+    if new_token(config, state) { Ok(()) } else { Err(AgentError::Removed(removal.message)) }
 }
 
 /// The site's own API may come up after the agent.
@@ -183,11 +198,7 @@ fn new_token(config: &AgentConfig, state: &State) -> bool {
 }
 
 /// What runs whether or not the hub is there.
-fn start(
-    config: &AgentConfig,
-    state: &State,
-    closing: &CancellationToken,
-) -> (Arc<Shared>, Arc<Epoch>, CancellationToken) {
+fn start(config: &AgentConfig, state: &State, closing: &CancellationToken) -> Running {
     let closing = closing.child_token();
     let as_hub_wishes = acting(&config.site, config.acting_as.as_ref());
     let applier = Applier::new(config.site.clone(), as_hub_wishes, &state.hub);
@@ -290,7 +301,7 @@ async fn renew_lease(
     connection: &Connection,
     shared: &Arc<Shared>,
 ) -> String {
-    let name = format!("hub-{}", tombolo_api::names::hub_label(&shared.applier.hub));
+    let name = clean::lease_name(&shared.applier.hub);
     let api: kube::Api<Lease> =
         kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();

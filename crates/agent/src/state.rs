@@ -7,8 +7,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::api::{Api, DeleteParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::{Client, Error};
+use kube::{Client, Error, ResourceExt};
 use tombolo_api::names;
+
+/// On the namespace of our own objects: an agent found none and made it.
+const MADE_BY: &str = "tombolo.dev/made-by";
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
@@ -106,18 +109,32 @@ impl StateSecret {
         self.api().patch(&self.name, &params, &Patch::Apply(&secret)).await.map(drop)
     }
 
+    /// Removes the Secret, and the namespace if an agent made it and nobody uses it any more.
     pub async fn forget(&self) -> Result<(), Error> {
         match self.api().delete(&self.name, &DeleteParams::default()).await {
-            Ok(_) => Ok(()),
-            Err(Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(error),
+            Ok(_) => {}
+            Err(Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(error),
+        }
+        let namespaces: Api<Namespace> = Api::all(self.client.clone());
+        let ours =
+            |found: &Namespace| found.labels().get(MADE_BY).is_some_and(|by| by == names::SITE_MANAGER);
+        match namespaces.get_opt(names::SYSTEM_NAMESPACE).await {
+            Ok(found) if found.as_ref().is_some_and(ours) => {
+                crate::clean::remove_if_empty(&self.client, names::SYSTEM_NAMESPACE).await
+            }
+            _ => Ok(()),
         }
     }
 
     async fn make_namespace(&self) -> Result<(), Error> {
         let api: Api<Namespace> = Api::all(self.client.clone());
         let namespace = Namespace {
-            metadata: ObjectMeta { name: Some(names::SYSTEM_NAMESPACE.into()), ..Default::default() },
+            metadata: ObjectMeta {
+                name: Some(names::SYSTEM_NAMESPACE.into()),
+                labels: Some([(MADE_BY.to_owned(), names::SITE_MANAGER.to_owned())].into()),
+                ..Default::default()
+            },
             ..Default::default()
         };
         match api.create(&PostParams::default(), &namespace).await {

@@ -56,6 +56,8 @@ pub const SITE_LABEL: &str = "tombolo.dev/site";
 pub const MIRROR_LABEL: &str = "tombolo.dev/mirror";
 /// On every object an agent applied: JSON list of the Works that want it (see `Owner`).
 pub const OWNERS_ANNOTATION: &str = "tombolo.dev/owners";
+/// On an object at a site that was there before a hub took it over: it is let go, never deleted.
+pub const ADOPTED_ANNOTATION: &str = "tombolo.dev/adopted";
 /// On mirrored pods: the pod's own name at its site.
 pub const POD_ANNOTATION: &str = "tombolo.dev/pod";
 /// On stale objects: since when nothing was heard (RFC 3339).

@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tombolo_agent::AgentConfig;
 
-use super::join::{Description, DescriptionArgs, state_name};
+use super::join::{Description, DescriptionArgs, state_name, tie_name};
 use super::limits::{self, LimitArgs};
 use super::manifest;
 use crate::client::Target;
@@ -56,9 +56,13 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     let site = target.connect().await?.client;
     let version = site.apiserver_version().await.context("the cluster's API does not answer")?;
     let description = Description::try_from(args.description)?;
-    let acting_as = args.limits.acting_as(&description.name);
-    if let Some(acting) = &acting_as {
-        limits::apply(&site, args.limits.objects(&acting.user)?).await?;
+    let tie = tie_name(&hub);
+    let acting_as = args.limits.acting_as(&tie);
+    if !args.limits.are_the_owner_s() {
+        let user = acting_as.as_ref().map_or("", |acting| acting.user.as_str());
+        let limits = args.limits.objects(&tie, user)?;
+        limits::apply(&site, &tie, &limits).await?;
+        limits::prune(&site, &tie, &limits).await.context("cannot take back what was allowed earlier")?;
     }
     let stop = CancellationToken::new();
     let config = AgentConfig {

@@ -4,10 +4,12 @@
 //! nothing but the site's API, and a site may be tied to several hubs.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
+use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use sha2::{Digest, Sha256};
 use tombolo_agent::ActingAs;
@@ -19,7 +21,11 @@ use crate::client::Target;
 
 /// Marks the Secrets that say to which hubs a site is tied.
 pub const TIE_LABEL: &str = "tombolo.dev/tie";
+/// On a tie that a site's process heeds: it goes when that process has cleaned up.
+pub const TIE_FINALIZER: &str = "tombolo.dev/tie";
 const MANAGER: &str = "tombolo-cli";
+/// How long joining waits for the same hub to be left.
+const PATIENCE: Duration = Duration::from_secs(40);
 
 /// Tie this site to a hub
 #[derive(clap::Args)]
@@ -82,14 +88,16 @@ pub enum TierArg {
 
 /// Untie this site from a hub; the hub need not be reachable
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  tombolo leave https://hub:6443")]
+#[command(
+    after_help = "Examples:\n  tombolo leave https://hub:6443\n  tombolo --kubeconfig member.kubeconfig leave https://hub:6443      (a cluster whose agent was stopped before)"
+)]
 pub struct LeaveArgs {
-    /// The hub's address; may be left out when there is one only
+    /// The hub's address; may be left out when this is a Tombolo site that is tied to one hub only
     url: Option<String>,
 }
 
 /// A site's description of itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Description {
     pub name: String,
     pub spec: SiteSpec,
@@ -97,7 +105,7 @@ pub struct Description {
 }
 
 /// The wish to be tied to one hub, as kept at the site.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Tie {
     /// Name of the Secret.
     pub name: String,
@@ -113,11 +121,14 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     let site = target.connect().await?.client;
     let ticket = Ticket { url: args.url, token: args.token, ca_hash: args.ca_hash };
     let description = Description::try_from(args.description)?;
-    let acting_as = args.limits.acting_as(&description.name);
-    if let Some(acting) = &acting_as {
-        limits::apply(&site, args.limits.objects(&acting.user)?).await?;
-    }
+    let tie_name = tie_name(&ticket.url);
+    let acting_as = args.limits.acting_as(&tie_name);
+    let user = acting_as.as_ref().map_or("", |acting| acting.user.as_str());
+    let limits = args.limits.objects(&tie_name, user)?;
+    limits::apply(&site, &tie_name, &limits).await?;
     tie(&site, &ticket, &description, acting_as.as_ref()).await?;
+    // What an earlier `join` allowed and this one does not.
+    limits::prune(&site, &tie_name, &limits).await.context("cannot take back what was allowed earlier")?;
     println!("{} will join {}; watch it with `tombolo sites` at the hub", description.name, ticket.url);
     Ok(())
 }
@@ -142,7 +153,8 @@ pub async fn tie(
         .await
         .context("cannot write at the site")?;
     let bytes = |text: &str| ByteString(text.as_bytes().to_vec());
-    let name = secret_name(&ticket.url);
+    let name = tie_name(&ticket.url);
+    wait_until_left(site, &name).await?;
     let secret = Secret {
         metadata: ObjectMeta {
             name: Some(name.clone()),
@@ -168,25 +180,65 @@ pub async fn tie(
     Ok(())
 }
 
+/// A tie that is being removed would take the new wish with it.
+async fn wait_until_left(site: &kube::Client, name: &str) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = ties(site).get_opt(name).await.context("cannot read the site's ties")?;
+        if found.is_none_or(|tie| tie.metadata.deletion_timestamp.is_none()) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("this site still leaves that hub; its log says what holds it up. Try again later");
+        }
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
     let site = target.connect().await?.client;
     let found = ties(&site).list(&ListParams::default().labels(TIE_LABEL)).await?.items;
-    let found: Vec<Tie> = found.iter().filter_map(Tie::from_secret).collect();
+    let held = |secret: &Secret| secret.finalizers().iter().any(|f| f == TIE_FINALIZER);
+    let found: Vec<(Tie, bool)> =
+        found.iter().filter_map(|secret| Some((Tie::from_secret(secret)?, held(secret)))).collect();
     let chosen = match (&args.url, &found[..]) {
-        (Some(url), all) => all.iter().find(|tie| &tie.url == url),
+        (Some(url), all) => all.iter().find(|(tie, _)| &tie.url == url),
         (None, [only]) => Some(only),
         (None, _) => None,
     };
-    let Some(tie) = chosen else {
-        let urls: Vec<_> = found.iter().map(|tie| tie.url.as_str()).collect();
-        bail!(
-            "say which hub to leave; this site is tied to: {}",
-            if urls.is_empty() { "none".into() } else { urls.join(", ") }
-        );
-    };
-    ties(&site).delete(&tie.name, &DeleteParams::default()).await?;
-    println!("{} leaves {}; what the hub placed here is removed", tie.description.name, tie.url);
+    let urls: Vec<_> = found.iter().map(|(tie, _)| tie.url.as_str()).collect();
+    let urls = if urls.is_empty() { "none".to_owned() } else { urls.join(", ") };
+    match (chosen, args.url) {
+        (Some((tie, held)), _) => {
+            ties(&site).delete(&tie.name, &DeleteParams::default()).await?;
+            if !held {
+                leave_now(&site, &tie.url).await?;
+            }
+            println!("{} leaves {}; what the hub placed here is removed", tie.description.name, tie.url);
+        }
+        // An agent beside the cluster has no tie, only a state.
+        (None, Some(url)) if ties(&site).get_opt(&state_name(&url)).await?.is_some() => {
+            leave_now(&site, &url).await?;
+            println!("this cluster has left {url}; what the hub placed here is removed");
+        }
+        _ => bail!("say which hub to leave; this site is tied to: {urls}"),
+    }
     Ok(())
+}
+
+/// Where no process of the site does it.
+async fn leave_now(site: &kube::Client, url: &str) -> Result<()> {
+    match clean_up(site, &tie_name(url)).await.context("cannot clean up what the hub placed here")? {
+        0 => Ok(()),
+        left => bail!("{left} objects of the hub could not be removed; try again"),
+    }
+}
+
+/// Removes all that was made for the hub of a tie. Gives the number of objects that could not be removed.
+pub async fn clean_up(site: &kube::Client, tie: &str) -> Result<usize, kube::Error> {
+    let left = tombolo_agent::leave(site, &state_of(tie), false).await?;
+    limits::remove(site, tie).await?;
+    Ok(left)
 }
 
 /// The Secrets that say to which hubs the site is tied.
@@ -196,10 +248,15 @@ pub fn ties(site: &kube::Client) -> Api<Secret> {
 
 /// The Secret in which the agent for this hub keeps its key and certificate.
 pub fn state_name(url: &str) -> String {
-    format!("{}-state", secret_name(url))
+    state_of(&tie_name(url))
 }
 
-fn secret_name(url: &str) -> String {
+pub fn state_of(tie: &str) -> String {
+    format!("{tie}-state")
+}
+
+/// Name of the tie to a hub.
+pub fn tie_name(url: &str) -> String {
     let hash = Sha256::digest(url.as_bytes());
     format!("hub-{}", hash.iter().take(5).map(|b| format!("{b:02x}")).collect::<String>())
 }

@@ -3,10 +3,20 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use kube::api::{Api, DynamicObject, Patch, PatchParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{ApiResource, GroupVersionKind, ObjectMeta};
+use kube::{Error, ResourceExt};
 use serde_json::{Value, json};
 use tombolo_agent::ActingAs;
+
+/// Labels of what says what one hub may do: this and the name of the tie. Several hubs may be let into one namespace.
+const LABEL: &str = "limits.tombolo.dev/";
+/// Its value on a namespace that was made for the hub, and may go with it.
+const MADE: &str = "made";
+const RBAC: &str = "rbac.authorization.k8s.io";
+/// Rights go first.
+const KINDS: [(&str, &str); 3] = [(RBAC, "RoleBinding"), (RBAC, "Role"), ("", "ResourceQuota")];
 
 /// The owner's word.
 #[derive(clap::Args, Clone, Debug, Default)]
@@ -68,26 +78,33 @@ const WORKLOADS: &[(&str, &[&str])] = &[
 
 impl LimitArgs {
     /// As whom the hub acts at the site; `None`: as the agent itself, which may do everything.
-    pub fn acting_as(&self, name: &str) -> Option<ActingAs> {
-        let limited = (!self.allow_namespaces.is_empty()).then(|| format!("tombolo:hub-of:{name}"));
+    pub fn acting_as(&self, tie: &str) -> Option<ActingAs> {
+        let limited = (!self.allow_namespaces.is_empty()).then(|| format!("tombolo:{tie}"));
         let user = self.act_as.clone().or(limited)?;
         Some(ActingAs { user, groups: self.act_as_groups.clone() })
     }
 
-    /// The objects at the site that say so. None without `--allow-namespaces`: then the owner has made them.
-    pub fn objects(&self, user: &str) -> Result<Vec<Value>> {
-        let rbac = "rbac.authorization.k8s.io";
+    /// With `--act-as` alone the owner has made, and keeps, what limits that user.
+    pub fn are_the_owner_s(&self) -> bool {
+        self.act_as.is_some() && self.allow_namespaces.is_empty()
+    }
+
+    /// The objects at the site that say so. None without `--allow-namespaces`.
+    pub fn objects(&self, tie: &str, user: &str) -> Result<Vec<Value>> {
+        let rbac = RBAC;
         let mut all = Vec::new();
         for namespace in &self.allow_namespaces {
-            let metadata = json!({"name": "tombolo-hub", "namespace": namespace});
-            let mut labels = json!({});
+            let name = format!("tombolo-{tie}");
+            let label = format!("{LABEL}{tie}");
+            let metadata = json!({"name": name, "namespace": namespace, "labels": {label.as_str(): "true"}});
+            let mut labels = json!({label: "true"});
             if let Some(level) = &self.pod_security {
                 labels["pod-security.kubernetes.io/enforce"] = json!(level);
             }
             all.push(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}}));
             all.push(json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": metadata, "rules": self.rules()}));
             all.push(json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": metadata,
-                "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "tombolo-hub"},
+                "roleRef": {"apiGroup": rbac, "kind": "Role", "name": name},
                 "subjects": [{"apiGroup": rbac, "kind": "User", "name": user}]}));
             if !self.quota.is_empty() {
                 let hard = self.hard()?;
@@ -138,23 +155,112 @@ impl LimitArgs {
 }
 
 /// Server-side apply of each object, in order, with the caller's own rights.
-pub async fn apply(site: &kube::Client, objects: Vec<Value>) -> Result<()> {
+pub async fn apply(site: &kube::Client, tie: &str, objects: &[Value]) -> Result<()> {
     for object in objects {
-        let object: DynamicObject = serde_json::from_value(object)?;
+        let mut object: DynamicObject = serde_json::from_value(object.clone())?;
         let types = object.types.clone().unwrap_or_default();
-        let (group, version) = types.api_version.split_once('/').unwrap_or(("", &types.api_version));
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &types.kind));
-        let (name, namespace) =
-            (object.metadata.name.clone().unwrap_or_default(), object.metadata.namespace.clone());
-        let api: Api<DynamicObject> = match &namespace {
-            Some(namespace) => Api::namespaced_with(site.clone(), namespace, &resource),
-            None => Api::all_with(site.clone(), &resource),
-        };
-        api.patch(&name, &PatchParams::apply("tombolo-cli").force(), &Patch::Apply(&object))
+        let (group, _) = types.api_version.split_once('/').unwrap_or_default();
+        let name = object.name_any();
+        let context = || format!("cannot write {} {name} at the site", types.kind);
+        if types.kind == "Namespace" && make_namespace(site, tie, &name).await.with_context(context)? {
+            object.labels_mut().insert(format!("{LABEL}{tie}"), MADE.to_owned());
+        }
+        let api = api_of(site, group, &types.kind, object.metadata.namespace.as_deref());
+        api.patch(&name, &PatchParams::apply(&manager(tie)).force(), &Patch::Apply(&object))
             .await
-            .with_context(|| format!("cannot write {} {name} at the site", types.kind))?;
+            .with_context(context)?;
     }
     Ok(())
+}
+
+/// Makes the namespace if it is missing. Says whether it was made for this hub, now or earlier.
+async fn make_namespace(site: &kube::Client, tie: &str, name: &str) -> Result<bool, Error> {
+    let api: Api<Namespace> = Api::all(site.clone());
+    let metadata = ObjectMeta { name: Some(name.to_owned()), ..Default::default() };
+    match api.create(&PostParams::default(), &Namespace { metadata, ..Default::default() }).await {
+        Ok(_) => Ok(true),
+        Err(Error::Api(status)) if status.reason == "AlreadyExists" => {
+            let found = api.get(name).await?;
+            Ok(found.labels().get(&format!("{LABEL}{tie}")).is_some_and(|value| value == MADE))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes back what was allowed to the hub of `tie` and is not among `objects`.
+pub async fn prune(site: &kube::Client, tie: &str, objects: &[Value]) -> Result<(), Error> {
+    let wanted = |kind: &str, namespace: &str| {
+        objects.iter().any(|object| {
+            let place = object.pointer("/metadata/namespace").unwrap_or(&object["metadata"]["name"]);
+            object["kind"] == kind && place == namespace
+        })
+    };
+    let label = format!("{LABEL}{tie}");
+    let selected = ListParams::default().labels(&label);
+    for (group, kind) in KINDS {
+        let found = match api_of(site, group, kind, None).list_metadata(&selected).await {
+            // Who may not look has not limited anything earlier.
+            Err(Error::Api(status)) if status.code == 403 && objects.is_empty() => return Ok(()),
+            found => found?,
+        };
+        for object in found.items {
+            let namespace = object.namespace().unwrap_or_default();
+            if wanted(kind, &namespace) {
+                continue;
+            }
+            let api = api_of(site, group, kind, Some(&namespace));
+            match api.delete(&object.name_any(), &DeleteParams::default()).await {
+                Err(Error::Api(status)) if status.code == 404 => {}
+                other => drop(other?),
+            }
+        }
+    }
+    let namespaces: Api<Namespace> = Api::all(site.clone());
+    for namespace in namespaces.list(&selected).await?.items {
+        let name = namespace.name_any();
+        if wanted("Namespace", &name) || namespace.metadata.deletion_timestamp.is_some() {
+            continue;
+        }
+        // What was said about pod security there counts no more; that it was made for the hub still does.
+        let labels = json!({label.as_str(): namespace.labels()[&label]});
+        let bare =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+        namespaces.patch(&name, &PatchParams::apply(&manager(tie)).force(), &Patch::Apply(&bare)).await?;
+    }
+    Ok(())
+}
+
+/// Takes back all that was allowed to the hub of `tie`. A namespace that was made for it goes if nothing is in it.
+pub async fn remove(site: &kube::Client, tie: &str) -> Result<(), Error> {
+    prune(site, tie, &[]).await?;
+    let label = format!("{LABEL}{tie}");
+    let namespaces: Api<Namespace> = Api::all(site.clone());
+    for namespace in namespaces.list(&ListParams::default().labels(&label)).await?.items {
+        let name = namespace.name_any();
+        let others = namespace.labels().keys().any(|key| key.starts_with(LABEL) && *key != label);
+        if namespace.labels()[&label] == MADE && !others {
+            tombolo_agent::remove_if_empty(site, &name).await?;
+        }
+        let plain = Patch::Merge(json!({"metadata": {"labels": {label.as_str(): null}}}));
+        match namespaces.patch(&name, &PatchParams::default(), &plain).await {
+            Err(Error::Api(status)) if status.code == 404 => {}
+            other => drop(other?),
+        }
+    }
+    Ok(())
+}
+
+/// One per tie, so that two hubs that are let into one namespace do not undo each other's limits.
+fn manager(tie: &str) -> String {
+    format!("tombolo-cli-{tie}")
+}
+
+fn api_of(site: &kube::Client, group: &str, kind: &str, namespace: Option<&str>) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, "v1", kind));
+    match namespace {
+        Some(namespace) => Api::namespaced_with(site.clone(), namespace, &resource),
+        None => Api::all_with(site.clone(), &resource),
+    }
 }
 
 #[cfg(test)]
@@ -169,13 +275,22 @@ mod tests {
             no_exec: true,
             ..Default::default()
         };
-        let acting = limits.acting_as("north").expect("an identity of its own");
-        let objects = limits.objects(&acting.user).expect("good limits");
+        let acting = limits.acting_as("hub-1").expect("an identity of its own");
+        assert_ne!(Some(&acting), limits.acting_as("hub-2").as_ref(), "two hubs with one identity");
+        let objects = limits.objects("hub-1", &acting.user).expect("good limits");
         let text = json!(objects).to_string();
         assert!(text.contains("pods/log") && !text.contains("pods/exec"), "{text}");
         assert!(!text.contains("ClusterRole"), "rights beyond the namespace: {text}");
         let quota = objects.iter().find(|o| o["kind"] == "ResourceQuota").expect("a quota");
         assert_eq!(quota["spec"]["hard"], json!({"requests.cpu": "4", "pods": "20"}));
-        assert!(LimitArgs::default().acting_as("north").is_none());
+        assert!(LimitArgs::default().acting_as("hub-1").is_none());
+        // Two hubs in one namespace have one of each.
+        let other = limits.objects("hub-2", "u").expect("good limits");
+        let name = |all: &[Value], kind: &str| {
+            all.iter().find(|o| o["kind"] == kind).expect("one of the kind")["metadata"]["name"].clone()
+        };
+        for kind in ["Role", "RoleBinding", "ResourceQuota"] {
+            assert_ne!(name(&objects, kind), name(&other, kind));
+        }
     }
 }

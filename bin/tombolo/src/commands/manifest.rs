@@ -4,7 +4,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 use tombolo_api::names;
 
-use super::join::{Description, DescriptionArgs};
+use super::join::{Description, DescriptionArgs, tie_name};
 use super::limits::LimitArgs;
 
 /// Print the agent as a manifest, to run it inside the cluster
@@ -42,11 +42,12 @@ pub fn print(args: Args) -> Result<()> {
 }
 
 fn objects(args: Args) -> Result<Vec<Value>> {
+    let tie = tie_name(&args.hub);
     let mut line = vec!["agent".to_owned(), "--hub".into(), args.hub, "--ca-hash".into(), args.ca_hash];
     line.extend(["--state-dir".into(), STATE.into()]);
     line.extend(flags(&args.description));
-    let name = Description::try_from(args.description)?.name;
-    let acting = args.limits.acting_as(&name);
+    Description::try_from(args.description)?;
+    let acting = args.limits.acting_as(&tie);
     if let Some(acting) = &acting {
         line.extend(["--act-as".into(), acting.user.clone()]);
         line.extend(acting.groups.iter().flat_map(|group| ["--act-as-groups".to_owned(), group.clone()]));
@@ -66,13 +67,13 @@ fn objects(args: Args) -> Result<Vec<Value>> {
             "subjects": [{"kind": "ServiceAccount", "name": "tombolo-agent", "namespace": names::SYSTEM_NAMESPACE}]}),
         json!({"apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": own, "rules": [
             {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "create", "patch", "delete"]},
-            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch"]}]}),
+            {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "patch", "delete"]}]}),
         json!({"apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": own,
             "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "tombolo-agent"},
             "subjects": [{"kind": "ServiceAccount", "name": "tombolo-agent", "namespace": names::SYSTEM_NAMESPACE}]}),
     ];
     if let Some(acting) = &acting {
-        all.extend(args.limits.objects(&acting.user)?);
+        all.extend(args.limits.objects(&tie, &acting.user)?);
     }
     all.push(json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": own, "spec": {
         "replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels},
