@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use harness::{Cluster, Hub, eventually, fixtures, logging};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::rbac::v1::ClusterRole;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
@@ -261,10 +262,18 @@ async fn a_workload_goes_through_its_whole_life() {
     assert_eq!(pod_uids(&site).await, before, "a pod was restarted");
     assert_eq!(deployments(&site).get("web").await.expect("there").labels()["made"], "here");
 
-    // Hub stopped and started: nothing restarts.
+    // Hub stopped and started: nothing restarts. A site that an earlier hub gave fewer rights gets the rest.
     fleet.hub.stop_fleet();
+    let roles: Api<ClusterRole> = Api::all(hub.clone());
+    let given = roles.get("tombolo:site:alpha").await.expect("a role").rules;
+    let fewer = Patch::Merge(json!({"rules": []}));
+    roles.patch("tombolo:site:alpha", &PatchParams::default(), &fewer).await.expect("patched");
     fleet.hub.start_fleet();
     available(&hub, "web", 5).await;
+    eventually("the site has all its rights again", 20, || async {
+        (roles.get("tombolo:site:alpha").await.ok()?.rules == given).then_some(())
+    })
+    .await;
     assert_eq!(pod_uids(&site).await, before, "a pod was restarted");
 
     // A shared dependency goes with its last user, and what the owner of the site made stays.
