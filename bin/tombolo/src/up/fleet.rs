@@ -50,17 +50,6 @@ pub struct Member {
     pub pid: Option<i32>,
     /// What it was started with, to start it again.
     pub args: Vec<String>,
-    /// In an existing cluster only.
-    #[serde(default)]
-    pub guest: Option<Guest>,
-}
-
-/// What must be known of a cluster of somebody else to leave it as it was.
-#[derive(Serialize, Deserialize, Clone, Default)]
-pub struct Guest {
-    pub had_namespace: bool,
-    /// Identity of the hub, by which the objects of its making are known.
-    pub hub: String,
 }
 
 #[derive(Serialize, Deserialize, Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -125,11 +125,6 @@ async fn join_all(fleet: &mut Fleet, hub: &Connected, line: &Line) -> Result<()>
         join::tie(&site.client, &ticket, &describe(member), None).await?;
     }
     let agents: Vec<_> = fleet.with_role(Role::Agent).map(|m| m.name.clone()).collect();
-    if !agents.is_empty() {
-        let identity = existing::hub_identity(&hub.client).await?;
-        let guests = fleet.members.iter_mut().filter_map(|member| member.guest.as_mut());
-        guests.for_each(|guest| guest.hub.clone_from(&identity));
-    }
     for name in &agents {
         let ticket = token::create(hub, &terms).await?;
         existing::introduce(fleet, name, &ticket)?;
