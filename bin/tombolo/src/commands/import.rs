@@ -9,6 +9,7 @@ use serde_json::json;
 use tombolo_api::{Placement, Site, Work, names};
 use tombolo_fleet::object::Key;
 
+use super::sites::missing_site;
 use crate::client::Target;
 use crate::kinds;
 
@@ -23,9 +24,9 @@ pub struct Args {
     /// The site where it runs
     #[arg(long)]
     site: String,
-    /// Its namespace
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
+    /// Its namespace; that of the context if left out
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
 }
 
 /// Let go of an object: it stays at its sites, as it is, and the hub forgets it
@@ -34,19 +35,22 @@ pub struct Args {
 pub struct GiveBackArgs {
     /// KIND/NAME, such as deploy/web
     object: String,
-    /// Its namespace
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
+    /// Its namespace; that of the context if left out
+    #[arg(short, long, value_name = "NAMESPACE")]
+    namespace: Option<String>,
 }
 
-fn object_key(object: &str, namespace: &str) -> Result<Key> {
-    let (kind, name) = kinds::parse(object)?;
-    Ok(Key::new(kind.api_version, kind.name, namespace, name))
+async fn object_key(hub: &kube::Client, object: &str, namespace: &str) -> Result<Key> {
+    let named = kinds::find(hub, object).await?;
+    let namespace = if named.namespaced { namespace } else { "" };
+    Ok(Key::new(&named.api_version, &named.kind, namespace, &named.name))
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
-    let key = object_key(&args.object, &args.namespace)?;
-    let sites: Api<Site> = Api::all(target.connect().await?.client);
+    let hub = target.connect().await?;
+    let namespace = args.namespace.unwrap_or(hub.config.default_namespace);
+    let key = object_key(&hub.client, &args.object, &namespace).await?;
+    let sites: Api<Site> = Api::all(hub.client);
     // The hub does it, through the site's own tunnel.
     let asked = [&key.api_version, &key.kind, &key.namespace, &key.name].map(String::as_str).join("|");
     let notes = json!({names::IMPORT_ANNOTATION: asked, names::IMPORTED_ANNOTATION: null});
@@ -54,7 +58,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     sites
         .patch(&args.site, &PatchParams::default(), &patch)
         .await
-        .with_context(|| format!("no site {}; `tombolo sites` lists them", args.site))?;
+        .map_err(|error| missing_site(error, &args.site))?;
     let deadline = Instant::now() + PATIENCE;
     loop {
         let site = sites.get(&args.site).await?;
@@ -62,20 +66,30 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         match done.map(|outcome| outcome.trim_start_matches('|')) {
             Some("") => break,
             Some(why) => bail!("{} of site {} was not imported: {why}", args.object, args.site),
-            None if Instant::now() > deadline => bail!("the hub did not answer; is its log in order?"),
+            None if Instant::now() > deadline => bail!(
+                "the hub did not do it within {} s; its log tells why. Next: `tombolo check fleet`, then the same again",
+                PATIENCE.as_secs()
+            ),
             None => tokio::time::sleep(Duration::from_millis(200)).await,
         }
     }
-    println!("{} of site {} is the hub's now; `tombolo place {}` shows it", args.object, args.site, key.name);
+    let there = if key.namespace.is_empty() { String::new() } else { format!(" -n {}", key.namespace) };
+    println!(
+        "{} of site {} is the hub's now; `tombolo place {}{there}` shows it",
+        args.object, args.site, key.name
+    );
     Ok(())
 }
 
 pub async fn give_back(args: GiveBackArgs, target: &Target) -> Result<()> {
-    let key = object_key(&args.object, &args.namespace)?;
-    let hub = target.connect().await?.client;
-    tombolo_fleet::give_back(&hub, &key)
-        .await
-        .with_context(|| format!("no {} in namespace {}", args.object, args.namespace))?;
+    let hub = target.connect().await?;
+    let namespace = args.namespace.unwrap_or(hub.config.default_namespace);
+    let key = object_key(&hub.client, &args.object, &namespace).await?;
+    let hub = hub.client;
+    tombolo_fleet::give_back(&hub, &key).await.with_context(|| {
+        let next = "`tombolo place -A` lists what this hub has placed";
+        format!("cannot give back {} of namespace {namespace}; {next}", args.object)
+    })?;
     let works: Api<Work> = Api::all(hub.clone());
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -99,7 +113,7 @@ pub async fn give_back(args: GiveBackArgs, target: &Target) -> Result<()> {
     tombolo_fleet::forget(&hub, &key)
         .await
         .context("it is given back, but the hub's copy was not deleted")?;
-    let placements: Api<Placement> = Api::namespaced(hub, &args.namespace);
+    let placements: Api<Placement> = Api::namespaced(hub, key.home());
     let name = tombolo_fleet::import_placement(&key);
     if placements.get_opt(&name).await?.is_some() {
         placements.delete(&name, &DeleteParams::default()).await?;
