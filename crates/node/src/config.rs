@@ -186,7 +186,7 @@ pub enum NodeError {
 }
 
 /// The capabilities a node cannot do without.
-pub(crate) fn check_privileges() -> Result<(), NodeError> {
+pub fn check_privileges() -> Result<(), NodeError> {
     use caps::{CapSet, Capability};
     let needed = [
         Capability::CAP_SYS_ADMIN,

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, PodStatus, Service};
 use parking_lot::RwLock;
 use tokio::sync::watch;
 use tombolo_net::HostPort;
 
+use crate::disk;
 use crate::events::Events;
 use crate::pod::env::NodeFacts;
 use crate::runtime::Runtime;
@@ -110,23 +111,70 @@ impl Context {
 }
 
 /// Keeps a pod on disk, so that it starts again without the API.
-pub(crate) fn remember_pod(dir: &std::path::Path, pod: &Pod) {
+pub(crate) fn remember_pod(dir: &Path, pod: &Pod) {
     use std::os::unix::fs::PermissionsExt;
     let written = std::fs::create_dir_all(dir)
         .and_then(|()| std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o711)))
-        .and_then(|()| {
-            let bytes = serde_json::to_vec(pod)?;
-            if std::fs::read(dir.join("pod.json")).is_ok_and(|old| old == bytes) {
-                return Ok(());
-            }
-            std::fs::write(dir.join("pod.json.new"), bytes)?;
-            std::fs::rename(dir.join("pod.json.new"), dir.join("pod.json"))
-        });
+        .and_then(|()| disk::replace(&dir.join("pod.json"), &serde_json::to_vec(pod)?, 0o644));
     if let Err(error) = written {
         tracing::warn!(dir = %dir.display(), %error, "the pod could not be kept on disk");
     }
 }
 
-pub(crate) fn remembered_pod(dir: &std::path::Path) -> Option<Pod> {
-    serde_json::from_slice(&std::fs::read(dir.join("pod.json")).ok()?).ok()
+/// None also for one that cannot be read: the API knows it, and until it is asked nothing is started or removed.
+pub(crate) fn remembered_pod(dir: &Path) -> Option<Pod> {
+    let bytes = std::fs::read(dir.join("pod.json")).ok()?;
+    serde_json::from_slice(&bytes)
+        .inspect_err(|error| {
+            tracing::warn!(dir = %dir.display(), %error, "a pod cannot be read; the API will tell what it is");
+        })
+        .ok()
+}
+
+/// What of a pod a start without the API depends on. The rest changes often (its conditions, with every probe), and a disk
+/// should not pay for it.
+pub(crate) fn essence(pod: &Pod) -> Pod {
+    let old = pod.status.clone().unwrap_or_default();
+    let mut pod = pod.clone();
+    pod.metadata.managed_fields = None;
+    pod.metadata.resource_version = None;
+    pod.status = Some(PodStatus {
+        phase: old.phase.filter(|phase| matches!(phase.as_str(), "Succeeded" | "Failed")),
+        start_time: old.start_time,
+        ..PodStatus::default()
+    });
+    pod
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(status: serde_json::Value, image: &str) -> Pod {
+        let pod = json!({"metadata": {"name": "a", "resourceVersion": status.to_string()},
+            "spec": {"containers": [{"name": "main", "image": image}]}, "status": status});
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    #[test]
+    fn a_pod_that_turns_ready_is_not_written_again_and_one_that_ends_is() {
+        let start = "2026-01-01T00:00:00Z";
+        let waiting = pod(json!({"phase": "Pending", "startTime": start}), "x:1");
+        let ready = json!({"phase": "Running", "startTime": start, "conditions": [{"type": "Ready", "status": "True"}]});
+        assert_eq!(essence(&waiting), essence(&pod(ready.clone(), "x:1")));
+        assert_ne!(essence(&waiting), essence(&pod(ready, "x:2")));
+        assert_ne!(essence(&waiting), essence(&pod(json!({"phase": "Failed", "startTime": start}), "x:1")));
+        assert_ne!(essence(&waiting), essence(&pod(json!({"phase": "Pending"}), "x:1")));
+    }
+
+    #[test]
+    fn what_was_remembered_is_read_back_and_half_a_file_is_no_pod() {
+        let dir = tempfile::tempdir().expect("folder");
+        let pod = pod(json!({"phase": "Running"}), "x:1");
+        remember_pod(dir.path(), &pod);
+        assert_eq!(remembered_pod(dir.path()), Some(pod));
+        std::fs::write(dir.path().join("pod.json"), "").expect("a power cut");
+        assert_eq!(remembered_pod(dir.path()), None);
+    }
 }

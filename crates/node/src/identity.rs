@@ -6,6 +6,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::config::NodeError;
+use crate::disk;
 
 /// `node.json` of a data folder. The id keeps the links and cgroups of several nodes on one machine apart.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -32,8 +33,7 @@ impl Identity {
         let id = uuid::Uuid::new_v4().simple().to_string()[..8].to_owned();
         let identity = Identity { name: name.to_owned(), id };
         let bytes = serde_json::to_vec(&identity).map_err(|e| io("node.json")(std::io::Error::other(e)))?;
-        fs::write(data_dir.join("node.json.new"), bytes).map_err(io("node.json"))?;
-        fs::rename(data_dir.join("node.json.new"), data_dir.join("node.json")).map_err(io("node.json"))?;
+        disk::replace(&data_dir.join("node.json"), &bytes, 0o644).map_err(io("node.json"))?;
         Ok(identity)
     }
 

@@ -17,6 +17,7 @@ mod config;
 mod context;
 pub mod cri;
 mod destroy;
+mod disk;
 pub mod embedded;
 mod events;
 mod fence;
@@ -48,6 +49,8 @@ mod sys;
 mod tokens;
 mod volumes;
 
-pub use config::{Listen, Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, Upkeep};
+pub use config::{
+    Listen, Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, Upkeep, check_privileges,
+};
 pub use node::Node;
 pub use server::{StreamServer, TlsServer};

@@ -15,9 +15,10 @@ use tokio_util::sync::CancellationToken;
 use tombolo_net::{Overlay, Plugins, PodNetwork, ServiceProxy};
 
 use crate::config::{Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, check_privileges};
-use crate::context::{Context, remember_pod, remembered_pod};
+use crate::context::{Context, remembered_pod};
 use crate::cri::{Cri, CriConfig};
 use crate::destroy::CRI_SOCKET;
+use crate::disk;
 use crate::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use crate::events::Events;
 use crate::identity::Identity;
@@ -74,10 +75,6 @@ impl Shared {
         let mut pods = self.pods.lock();
         if let Some(handle) = pods.get(&uid) {
             if !handle.task.is_finished() {
-                // A worker that ends its pod also removes the folder: it must not come back under its hands.
-                if !handle.wanted.borrow().is_ending() {
-                    remember_pod(&self.ctx.pod_dir(&uid), &pod);
-                }
                 handle.wanted.send_replace(Wanted::Here(pod));
                 return;
             }
@@ -85,8 +82,6 @@ impl Shared {
             if pod.metadata.deletion_timestamp.is_none() {
                 return;
             }
-        } else {
-            remember_pod(&self.ctx.pod_dir(&uid), &pod);
         }
         let here: Vec<Arc<Pod>> = pods.values().filter_map(Handle::occupant).collect();
         let refusal = admission::refusal(&pod, here.iter().map(AsRef::as_ref));
@@ -195,7 +190,7 @@ impl Node {
             }
             RuntimeChoice::Cri(socket) => {
                 let kept = config.data_dir.join(CRI_SOCKET);
-                std::fs::write(&kept, socket.as_os_str().as_encoded_bytes())
+                disk::replace_if_changed(&kept, socket.as_os_str().as_encoded_bytes(), 0o644)
                     .map_err(|source| NodeError::Io { what: "cri-socket", path: kept, source })?;
                 Cri::start(CriConfig {
                     socket: socket.clone(),
@@ -355,7 +350,9 @@ async fn assigned_subnet(config: &NodeConfig) -> Result<tombolo_net::Subnet, Nod
             Ok(Some(node)) => {
                 let cidr = node.spec.and_then(|spec| spec.pod_cidr);
                 if let Some(subnet) = cidr.and_then(|text| text.parse::<tombolo_net::Subnet>().ok()) {
-                    let _ = std::fs::write(&kept, subnet.to_string());
+                    if let Err(error) = disk::replace(&kept, subnet.to_string().as_bytes(), 0o644) {
+                        tracing::warn!(file = %kept.display(), %error, "a start without the API will lack the pod network");
+                    }
                     return Ok(subnet);
                 }
             }

@@ -11,6 +11,8 @@ use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::disk;
+
 /// How long a pod waits for the API before what is on disk is used.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -47,16 +49,9 @@ impl Sources {
     }
 
     fn save(&self, pod_dir: &Path) {
-        use std::os::unix::fs::PermissionsExt;
-        let (path, new) = (pod_dir.join("objects.json"), pod_dir.join("objects.json.new"));
+        let path = pod_dir.join("objects.json");
         let Ok(bytes) = serde_json::to_vec(self) else { return };
-        if fs::read(&path).is_ok_and(|old| old == bytes) {
-            return;
-        }
-        let written = fs::write(&new, bytes)
-            .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o600)))
-            .and_then(|()| fs::rename(&new, &path));
-        if let Err(error) = written {
+        if let Err(error) = disk::replace_if_changed(&path, &bytes, 0o600) {
             tracing::warn!(path = %path.display(), %error, "the pod's objects could not be kept for a start without the API");
         }
     }

@@ -29,6 +29,11 @@ const RENEW: Duration = Duration::from_secs(10);
 const HEARTBEAT: Duration = Duration::from_secs(300);
 const MOST_PODS: u32 = 110;
 const PATIENCE: Duration = Duration::from_secs(8);
+/// While the runtime does not answer.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// How long the runtime may take to list its images; with those of before the status is good enough.
+const LIST: Duration = Duration::from_secs(3);
+const MOST_IMAGES: usize = 50;
 
 pub(crate) struct Registration {
     pub labels: BTreeMap<String, String>,
@@ -47,16 +52,19 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
     let mut pressure = registration.pressure.clone();
     let mut reached_at = registration.reached_at.clone();
     let mut registered = false;
+    let mut runtime = Seen::default();
     let mut last: Option<(NodeStatus, tokio::time::Instant)> = None;
     loop {
+        // Before the API's time begins: a runtime that hangs must not look like an API that is away.
+        runtime.look(&ctx).await;
         let turn = async {
             if !registered {
-                register(&ctx, &registration).await?;
+                register(&ctx, &registration, &runtime).await?;
                 registered = true;
             }
             renew_lease(&ctx).await?;
             let now = *pressure.borrow();
-            let status = status(&ctx, &registration, now).await;
+            let status = status(&ctx, &registration, &runtime, now);
             let due = last.as_ref().is_none_or(|(old, at)| at.elapsed() >= HEARTBEAT || !same(old, &status));
             if due {
                 send_status(&ctx, &status).await?;
@@ -64,7 +72,7 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
             }
             Ok::<(), kube::Error>(())
         };
-        let mut wait = RENEW;
+        let mut wait = if runtime.trouble.is_none() { RENEW } else { LOOK_AGAIN };
         match tokio::time::timeout(PATIENCE, turn).await {
             Ok(Ok(())) => ctx.set_online(true),
             Ok(Err(kube::Error::Api(error))) => {
@@ -106,11 +114,35 @@ async fn moved(reached_at: &mut Option<watch::Receiver<Option<SocketAddr>>>) {
     }
 }
 
-async fn register(ctx: &Context, registration: &Registration) -> Result<(), kube::Error> {
+/// What the container runtime said last.
+#[derive(Default)]
+struct Seen {
+    /// Why it cannot run pods now.
+    trouble: Option<String>,
+    images: Vec<ContainerImage>,
+}
+
+impl Seen {
+    async fn look(&mut self, ctx: &Context) {
+        self.trouble = ctx.runtime.answers().await.err().map(|error| error.to_string());
+        if self.trouble.is_some() {
+            return;
+        }
+        let shown = |(image, names): (crate::image::Image, Vec<String>)| ContainerImage {
+            names: Some(names.into_iter().chain(image.digests).collect()),
+            size_bytes: Some(image.size as i64),
+        };
+        if let Ok(images) = tokio::time::timeout(LIST, ctx.runtime.images()).await {
+            self.images = images.into_iter().take(MOST_IMAGES).map(shown).collect();
+        }
+    }
+}
+
+async fn register(ctx: &Context, registration: &Registration, runtime: &Seen) -> Result<(), kube::Error> {
     let api: Api<ApiNode> = Api::all(ctx.client.clone());
     let labels = labels(&ctx.node_name, &registration.labels);
     let pressure = *registration.pressure.borrow();
-    let status = status(ctx, registration, pressure).await;
+    let status = status(ctx, registration, runtime, pressure);
     let node = ApiNode {
         metadata: ObjectMeta {
             name: Some(ctx.node_name.clone()),
@@ -255,7 +287,7 @@ fn replace_addresses(patch: &mut serde_json::Value) {
     }
 }
 
-async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) -> NodeStatus {
+fn status(ctx: &Context, registration: &Registration, runtime: &Seen, pressure: Pressure) -> NodeStatus {
     let now = Time(Timestamp::now());
     let condition = |kind: &str, status: bool, reason: &str, message: &str| NodeCondition {
         type_: kind.into(),
@@ -289,9 +321,12 @@ async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) 
         memory,
         disk,
         condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-        match registration.links.ready() {
-            Ok(()) => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
-            Err(error) => condition("Ready", false, "KubeletNotReady", &error.to_string()),
+        match (&runtime.trouble, registration.links.ready()) {
+            (None, Ok(())) => condition("Ready", true, "KubeletReady", "kubelet is posting ready status"),
+            (Some(why), _) => {
+                condition("Ready", false, "KubeletNotReady", &format!("container runtime is down: {why}"))
+            }
+            (None, Err(error)) => condition("Ready", false, "KubeletNotReady", &error.to_string()),
         },
     ];
     let storage = machine::disk_bytes(&ctx.data_dir).map_or(0, |(total, _)| total);
@@ -316,10 +351,6 @@ async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) 
         }
     };
     let port = gateway.map_or(registration.kubelet_port, |gateway| gateway.port());
-    let images = ctx.runtime.images().await.into_iter().take(50).map(|(image, names)| ContainerImage {
-        names: Some(names.into_iter().chain(image.digests).collect()),
-        size_bytes: Some(image.size as i64),
-    });
     NodeStatus {
         capacity: Some(amount(machine::memory_bytes(), storage)),
         allocatable: Some(amount(machine::memory_bytes().saturating_sub(100 << 20), storage / 10 * 9)),
@@ -333,7 +364,7 @@ async fn status(ctx: &Context, registration: &Registration, pressure: Pressure) 
         daemon_endpoints: Some(NodeDaemonEndpoints {
             kubelet_endpoint: Some(DaemonEndpoint { port: i32::from(port) }),
         }),
-        images: Some(images.collect()),
+        images: Some(runtime.images.clone()),
         node_info: Some(NodeSystemInfo {
             architecture: architecture().into(),
             boot_id: machine::boot_id(),

@@ -24,6 +24,9 @@ pub enum RuntimeError {
     Create(String),
     #[error("{0}")]
     Refused(String),
+    /// The registry of an image cannot be reached; it did not say no.
+    #[error("{0}")]
+    Away(String),
     #[error("no such container: {0}")]
     NoContainer(String),
     #[error("the pod has no running sandbox")]
@@ -210,6 +213,12 @@ pub trait Runtime: Send + Sync + 'static {
     async fn signal(&self, pod: &str, id: &str, signal: i32) -> Result<(), RuntimeError>;
     async fn remove_container(&self, pod: &str, id: &str) -> Result<(), RuntimeError>;
 
+    /// Whether it answers; the error says why the node cannot run pods now.
+    async fn answers(&self) -> Result<(), RuntimeError> {
+        Ok(())
+    }
+
+    /// An error tells nothing about the pod: it may well run.
     async fn pod(&self, uid: &str) -> Result<PodState, RuntimeError>;
     /// Every pod the runtime knows, for adoption after a restart.
     async fn pods(&self) -> Result<Vec<String>, RuntimeError>;

@@ -18,10 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tombolo_net::{DnsServer, ServiceProxy, Zone};
 
 use crate::context::Context;
+use crate::disk;
 
 /// Changes that come together are applied together.
 const SETTLE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_secs(2);
+/// What is on disk follows at most this often: endpoints come and go with every probe.
+const KEEP: Duration = Duration::from_secs(10);
 
 /// What is kept on disk, so that services work after a reboot without the API.
 #[derive(Default, Serialize, Deserialize)]
@@ -54,10 +57,18 @@ impl Follow {
         let mut known_slices = Table::new(kept.slices);
         let mut host_ports = self.ctx.host_ports.subscribe();
         let mut due: Option<tokio::time::Instant> = Some(tokio::time::Instant::now());
+        let mut keep: Option<tokio::time::Instant> = None;
+        let mut kept_at: Option<tokio::time::Instant> = None;
         loop {
-            let soon = tokio::time::Instant::now() + SETTLE;
+            let now = tokio::time::Instant::now();
+            let soon = now + SETTLE;
             tokio::select! {
-                () = self.shutdown.cancelled() => return,
+                () = self.shutdown.cancelled() => {
+                    if keep.is_some() {
+                        self.keep(&known, &known_slices).await;
+                    }
+                    return;
+                }
                 Some(event) = services.next() => {
                     if known.event(event).await {
                         due = due.or(Some(soon));
@@ -71,12 +82,19 @@ impl Follow {
                 }
                 () = tokio::time::sleep_until(due.unwrap_or(soon)), if due.is_some() => {
                     due = match self.apply(&known, &known_slices) {
-                        Ok(()) => None,
+                        Ok(()) => {
+                            keep = keep.or(Some(kept_at.map_or(now, |at| now.max(at + KEEP))));
+                            None
+                        }
                         Err(error) => {
                             tracing::warn!(%error, "service rules could not be set; trying again");
                             Some(tokio::time::Instant::now() + RETRY)
                         }
                     };
+                }
+                () = tokio::time::sleep_until(keep.unwrap_or(soon)), if keep.is_some() => {
+                    self.keep(&known, &known_slices).await;
+                    (keep, kept_at) = (None, Some(now));
                 }
             }
         }
@@ -98,13 +116,17 @@ impl Follow {
             let host_ports: Vec<_> = self.ctx.host_ports.borrow().values().flatten().cloned().collect();
             proxy.apply(&services, &slices, &host_ports)?;
         }
-        let bytes = serde_json::to_vec(&Kept { services, slices })?;
-        if fs::read(self.file()).is_ok_and(|old| old == bytes) {
-            return Ok(());
+        Ok(())
+    }
+
+    async fn keep(&self, services: &Table<Service>, slices: &Table<EndpointSlice>) {
+        let services = services.objects.values().cloned().collect();
+        let slices = slices.objects.values().cloned().collect();
+        let (file, kept) = (self.file(), Kept { services, slices });
+        let write = move || disk::replace_if_changed(&file, &serde_json::to_vec(&kept)?, 0o644);
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(write).await {
+            tracing::warn!(%error, "services could not be kept for a start without the API");
         }
-        let new = self.file().with_extension("new");
-        fs::write(&new, bytes)?;
-        fs::rename(new, self.file())
     }
 }
 

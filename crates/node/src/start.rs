@@ -276,7 +276,7 @@ async fn image(
             Ok(())
         }
         // What is here is used when the registry is out of reach: a site must restart its pods without the world.
-        Err(error) if present => {
+        Err(error @ RuntimeError::Away(_)) if present => {
             tracing::warn!(image = name, %error, "using the image on disk");
             ctx.events.normal(
                 pod,

@@ -110,8 +110,9 @@ pub(crate) async fn container_until(
     }
 }
 
+/// While the runtime does not say, it is.
 async fn is_running(ctx: &Context, uid: &str, id: &str) -> bool {
-    let state = ctx.runtime.pod(uid).await.unwrap_or_default();
+    let Ok(state) = ctx.runtime.pod(uid).await else { return true };
     state.containers.iter().any(|c| c.id == id && matches!(c.phase, ContainerPhase::Running { .. }))
 }
 

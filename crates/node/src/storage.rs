@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 
 use crate::context::Context;
+use crate::disk;
 use crate::pod::spec;
 use crate::volumes::Claims;
 
@@ -39,7 +40,7 @@ pub(crate) async fn claims(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Claim
     }
     if claims != kept {
         let bytes = serde_json::to_vec(&claims).map_err(|e| e.to_string())?;
-        fs::write(&file, bytes).map_err(|e| e.to_string())?;
+        disk::replace(&file, &bytes, 0o644).map_err(|e| e.to_string())?;
     }
     Ok(claims)
 }

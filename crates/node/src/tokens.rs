@@ -12,6 +12,7 @@ use kube::api::PostParams;
 use serde::{Deserialize, Serialize};
 
 use crate::context::Context;
+use crate::disk;
 use crate::pod::spec;
 use crate::volumes::Tokens;
 
@@ -65,13 +66,8 @@ pub(crate) async fn gather(ctx: &Context, pod: &Pod, dir: &Path) -> Result<Token
         tokens.insert(key, fresh.token);
     }
     if changed {
-        use std::os::unix::fs::PermissionsExt;
-        let new = dir.join("tokens.json.new");
-        let written = serde_json::to_vec(&kept).map_err(std::io::Error::other).and_then(|bytes| {
-            fs::write(&new, bytes)?;
-            fs::set_permissions(&new, fs::Permissions::from_mode(0o600))?;
-            fs::rename(&new, &file)
-        });
+        let bytes = serde_json::to_vec(&kept).map_err(std::io::Error::other);
+        let written = bytes.and_then(|bytes| disk::replace(&file, &bytes, 0o600));
         written.map_err(|error| format!("keep the token: {error}"))?;
     }
     Ok(tokens)

@@ -1,7 +1,7 @@
 //! What a node leaves on a machine, as somebody sees it who does not trust the node's own books.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -50,12 +50,7 @@ pub fn traces(data: &Path) -> Vec<String> {
         points.filter(|p| *p != folder && Path::new(p).starts_with(data)).map(|p| format!("mount {p}")),
     );
     let Some(id) = identity(data) else { return found };
-    for hierarchy in fs::read_dir("/sys/fs/cgroup").into_iter().flatten().flatten() {
-        let group = hierarchy.path().join(format!("tombolo-{id}"));
-        if group.exists() {
-            found.push(format!("cgroup {}", group.display()));
-        }
-    }
+    found.extend(groups(Path::new("/sys/fs/cgroup"), &id).map(|group| format!("cgroup {}", group.display())));
     let lines = |program: &str, args: &[&str]| {
         let output =
             Command::new(program).args(args).output().map(|output| output.stdout).unwrap_or_default();
@@ -70,7 +65,31 @@ pub fn traces(data: &Path) -> Vec<String> {
     found
 }
 
+/// A node's control groups: one per controller in version 1, one at the root in version 2.
+fn groups(root: &Path, id: &str) -> impl Iterator<Item = PathBuf> {
+    let group = format!("tombolo-{id}");
+    let hierarchies = fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path());
+    hierarchies.chain([root.to_owned()]).map(move |path| path.join(&group)).filter(|path| path.exists())
+}
+
 fn identity(data: &Path) -> Option<String> {
     let identity: serde_json::Value = serde_json::from_slice(&fs::read(data.join("node.json")).ok()?).ok()?;
     Some(identity["id"].as_str()?.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn control_groups_are_found_in_both_versions() {
+        let dir = tempfile::tempdir().expect("folder");
+        let one = |path: &str| {
+            fs::create_dir_all(dir.path().join(path)).expect("folder");
+            groups(dir.path(), "x").count()
+        };
+        assert_eq!(one("memory/tombolo-y"), 0);
+        assert_eq!(one("memory/tombolo-x"), 1);
+        assert_eq!(one("tombolo-x/pod"), 2);
+    }
 }

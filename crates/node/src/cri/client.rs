@@ -13,7 +13,9 @@ use tonic_prost::ProstCodec;
 use super::messages::{ExecSyncRequest, ExecSyncResponse};
 use crate::runtime::RuntimeError;
 
-/// What a runtime answers at once takes this long at most; what makes or ends something may take longer.
+/// Whether a runtime is there at all is known after the first; what it knows it says within the second; what makes or ends
+/// something may take longer.
+const AT_ONCE: Duration = Duration::from_secs(3);
 const QUICK: Duration = Duration::from_secs(10);
 const SLOW: Duration = Duration::from_secs(120);
 const LONG: Duration = Duration::from_secs(1800);
@@ -28,6 +30,7 @@ pub(super) struct Client {
 
 fn patience(method: &str) -> Duration {
     match method {
+        "Version" => AT_ONCE,
         "PullImage" | "ExecSync" => LONG,
         "RunPodSandbox" | "StopPodSandbox" | "RemovePodSandbox" | "CreateContainer" | "StartContainer"
         | "StopContainer" | "RemoveContainer" => SLOW,
@@ -85,14 +88,16 @@ impl Client {
         A: Message + Default + 'static,
     {
         let mut grpc = Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_ANSWER);
-        grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
         let path = PathAndQuery::try_from(format!("/runtime.v1.{service}/{method}"))
             .map_err(|error| Status::internal(error.to_string()))?;
         let codec: ProstCodec<Q, A> = ProstCodec::default();
-        let call = grpc.unary(Request::new(message), path, codec);
+        let call = async {
+            grpc.ready().await.map_err(|error| Status::unavailable(error.to_string()))?;
+            grpc.unary(Request::new(message), path, codec).await
+        };
         match tokio::time::timeout(patience(method), call).await {
             Ok(answer) => answer.map(tonic::Response::into_inner),
-            Err(_) => Err(Status::deadline_exceeded(format!("{method}: the runtime does not answer"))),
+            Err(_) => Err(Status::deadline_exceeded("the runtime does not answer")),
         }
     }
 }

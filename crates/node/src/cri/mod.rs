@@ -15,7 +15,7 @@ mod stream;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +28,7 @@ use tombolo_net::Subnet;
 
 use self::client::Client;
 use self::messages as cri;
+use crate::disk;
 use crate::identity::Identity;
 use crate::image::{Image, ImageConfig};
 use crate::runtime::{
@@ -47,10 +48,15 @@ pub struct Cri {
     root: PathBuf,
     /// Of this node: tells its pods from those of others.
     node: String,
-    /// As the runtime calls itself.
+    /// Known once the runtime answered for the first time.
+    met: Arc<OnceLock<Met>>,
+    receiver: Mutex<Option<mpsc::Receiver<String>>>,
+}
+
+/// As the runtime calls itself.
+struct Met {
     name: String,
     version: String,
-    receiver: Mutex<Option<mpsc::Receiver<String>>>,
 }
 
 /// What the node tells the runtime about itself.
@@ -63,24 +69,22 @@ pub struct CriConfig {
 }
 
 impl Cri {
+    /// A runtime that is not up yet, as after a boot, is waited for; until then every call is refused.
     pub async fn start(config: CriConfig) -> Result<Arc<Cri>, RuntimeError> {
         let client = Client::new(&config.socket)?;
-        let named: cri::VersionResponse = client.runtime("Version", cri::Empty {}).await?;
-        let own = configuration(&client).await?;
-        if let Some((bridge, subnet)) = &config.network {
-            network::configure(&network::folder(&own), bridge, *subnet, &config.root.join("cni"))?;
-        }
         fs::create_dir_all(config.root.join("pods")).map_err(RuntimeError::io("pods folder"))?;
+        let met = Arc::new(OnceLock::new());
+        let cni = (config.network, config.root.join("cni"));
+        if version(&client).await.is_ok() {
+            let _ = met.set(meet(&client, &cni).await?);
+        } else {
+            tracing::warn!(socket = %config.socket.display(), "the container runtime does not answer; waiting for it");
+            tokio::spawn(wait_for(client.clone(), cni, Arc::downgrade(&met)));
+        }
         let (changes, receiver) = mpsc::channel(CHANGES);
         tokio::spawn(follow(client.clone(), config.id.clone(), changes));
-        Ok(Arc::new(Cri {
-            client,
-            root: config.root,
-            node: config.id,
-            name: named.runtime_name,
-            version: named.runtime_version,
-            receiver: Mutex::new(Some(receiver)),
-        }))
+        let receiver = Mutex::new(Some(receiver));
+        Ok(Arc::new(Cri { client, root: config.root, node: config.id, met, receiver }))
     }
 
     /// Ends and removes every pod of a node, its memory volumes, and the network configuration it wrote.
@@ -145,6 +149,38 @@ impl Cri {
         let answer: cri::ImageStatusResponse =
             self.client.images("ImageStatus", cri::ImageRequest { image, verbose: true }).await?;
         Ok(Some(answer).filter(|answer| answer.image.is_some()))
+    }
+}
+
+async fn version(client: &Client) -> Result<cri::VersionResponse, RuntimeError> {
+    client.runtime("Version", cri::Empty {}).await
+}
+
+/// The node's own bridge and its addresses, and where the addresses of pods are remembered.
+type Cni = (Option<(String, Subnet)>, PathBuf);
+
+/// Learns who the runtime is, and tells it about the node's network.
+async fn meet(client: &Client, (network, addresses): &Cni) -> Result<Met, RuntimeError> {
+    let named = version(client).await?;
+    if let Some((bridge, subnet)) = network {
+        let own = configuration(client).await?;
+        network::configure(&network::folder(&own), bridge, *subnet, addresses)?;
+    }
+    Ok(Met { name: named.runtime_name, version: named.runtime_version })
+}
+
+/// Ends with the node, or when the runtime is there.
+async fn wait_for(client: Client, cni: Cni, met: Weak<OnceLock<Met>>) {
+    while met.strong_count() > 0 {
+        match meet(&client, &cni).await {
+            Ok(runtime) => {
+                tracing::info!(runtime = runtime.name, "the container runtime is there");
+                met.upgrade().map(|met| met.set(runtime));
+                return;
+            }
+            Err(error) => tracing::debug!(%error, "still waiting for the container runtime"),
+        }
+        tokio::time::sleep(LOOK).await;
     }
 }
 
@@ -223,11 +259,16 @@ fn unmount_below(dir: &Path) {
 #[async_trait]
 impl Runtime for Cri {
     fn name(&self) -> &str {
-        &self.name
+        self.met.get().map_or("cri", |runtime| &runtime.name)
     }
 
     fn version(&self) -> String {
-        self.version.clone()
+        self.met.get().map_or_else(|| "unknown".to_owned(), |runtime| runtime.version.clone())
+    }
+
+    async fn answers(&self) -> Result<(), RuntimeError> {
+        version(&self.client).await?;
+        self.met.get().map(drop).ok_or_else(|| RuntimeError::Create("the runtime has just started".into()))
     }
 
     async fn start_sandbox(&self, wanted: &SandboxSpec) -> Result<SandboxState, RuntimeError> {
@@ -237,7 +278,7 @@ impl Runtime for Cri {
         let (dir, logs) = (self.pod_dir(&wanted.uid), self.logs(&wanted.uid));
         fs::create_dir_all(&logs).map_err(RuntimeError::io("log folder"))?;
         let text = serde_json::to_vec(wanted).map_err(|error| RuntimeError::Create(error.to_string()))?;
-        fs::write(dir.join(SPEC), text).map_err(RuntimeError::io(SPEC))?;
+        disk::replace_until_reboot(&dir.join(SPEC), &text).map_err(RuntimeError::io(SPEC))?;
         let old = self.sandboxes(&wanted.uid).await?;
         let attempts = old.iter().filter_map(|sandbox| Some(sandbox.metadata.as_ref()?.attempt + 1));
         let config = spec::sandbox(&self.node, wanted, attempts.max().unwrap_or(0), &logs);
@@ -338,6 +379,9 @@ impl Runtime for Cri {
     }
 
     async fn pod(&self, uid: &str) -> Result<PodState, RuntimeError> {
+        if self.met.get().is_none() {
+            self.answers().await?;
+        }
         let sandbox = self.ready(uid).await?;
         let mut states = Vec::new();
         for container in self.containers(uid).await? {
@@ -430,7 +474,11 @@ impl Runtime for Cri {
     }
 
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError> {
-        let refused = |error: RuntimeError| RuntimeError::Refused(error.to_string());
+        let refused = |error: RuntimeError| match error.to_string() {
+            // So containerd says that nobody answered.
+            text if text.contains("failed to do request") => RuntimeError::Away(text),
+            text => RuntimeError::Refused(text),
+        };
         let registry = name.parse::<crate::image::Reference>().map(|r| r.registry).unwrap_or_default();
         let auth = secrets.iter().find(|secret| secret.registry == registry).map(|secret| cri::Auth {
             username: secret.username.clone(),

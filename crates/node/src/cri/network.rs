@@ -55,9 +55,7 @@ pub(super) fn configure(
     if others || fs::read_to_string(&file).is_ok_and(|text| text == wanted) {
         return Ok(());
     }
-    let new = folder.join(format!("{FILE}.new"));
-    fs::write(&new, wanted)
-        .and_then(|()| fs::rename(&new, &file))
+    crate::disk::replace(&file, wanted.as_bytes(), 0o644)
         .map_err(RuntimeError::io(format!("CNI configuration {}", file.display())))
 }
 

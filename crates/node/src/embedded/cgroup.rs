@@ -15,13 +15,21 @@ const CONTROLLERS: &[&str] = &["cpu", "memory", "pids", "cpuset", "io"];
 /// The groups of one node, all below `/tombolo-<id>`.
 #[derive(Clone, Debug)]
 pub(crate) struct Cgroups {
+    root: PathBuf,
     node: String,
     pub v2: bool,
 }
 
 impl Cgroups {
     pub fn new(id: &str) -> Cgroups {
-        Cgroups { node: format!("tombolo-{id}"), v2: Path::new(ROOT).join("cgroup.controllers").exists() }
+        Cgroups::below(ROOT, id)
+    }
+
+    /// Where the kernel shows its groups says which version they are.
+    fn below(root: impl Into<PathBuf>, id: &str) -> Cgroups {
+        let root = root.into();
+        let v2 = root.join("cgroup.controllers").exists();
+        Cgroups { root, node: format!("tombolo-{id}"), v2 }
     }
 
     pub fn pod(&self, uid: &str) -> String {
@@ -36,16 +44,16 @@ impl Cgroups {
     fn folders(&self, group: &str) -> Vec<PathBuf> {
         let group = group.trim_start_matches('/');
         if self.v2 {
-            return vec![Path::new(ROOT).join(group)];
+            return vec![self.root.join(group)];
         }
-        let mounts = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
+        let mounts = fs::read_dir(&self.root).into_iter().flatten().flatten().map(|entry| entry.path());
         // Symbolic links (`cpu` -> `cpu,cpuacct`) would count a folder twice.
         mounts.filter(|path| path.is_dir() && !path.is_symlink()).map(|path| path.join(group)).collect()
     }
 
     fn folder(&self, controller: &str, group: &str) -> PathBuf {
         let group = group.trim_start_matches('/');
-        if self.v2 { Path::new(ROOT).join(group) } else { Path::new(ROOT).join(controller).join(group) }
+        if self.v2 { self.root.join(group) } else { self.root.join(controller).join(group) }
     }
 
     /// Makes a pod's group with its limits and moves the pod's shim into it: the shim then does not die with
@@ -61,7 +69,7 @@ impl Cgroups {
         }
         for controller in ["cpu", "memory", "pids", "systemd", "freezer"] {
             let folder = self.folder(controller, &group);
-            if !Path::new(ROOT).join(controller).exists() {
+            if !self.root.join(controller).exists() {
                 continue;
             }
             fs::create_dir_all(&folder)?;
@@ -84,7 +92,7 @@ impl Cgroups {
     fn create_v2(&self, group: &str, limits: &Resources) -> io::Result<()> {
         let folder = self.folder("", group);
         fs::create_dir_all(&folder)?;
-        let mut path = PathBuf::from(ROOT);
+        let mut path = self.root.clone();
         for part in std::iter::once("").chain(group.trim_start_matches('/').split('/')) {
             path.push(part);
             for controller in CONTROLLERS {
@@ -197,4 +205,136 @@ fn remove_tree(folder: &Path) -> io::Result<()> {
         }
     }
     fs::remove_dir(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Resources {
+        Resources {
+            cpu_shares: Some(1024),
+            cpu_quota: Some(50_000),
+            memory_limit: Some(64 << 20),
+            pids_limit: Some(100),
+            oom_score_adj: None,
+        }
+    }
+
+    /// Writes files as the kernel would show them, folders included.
+    fn show(root: &Path, files: &[(&str, &str)]) {
+        for (path, text) in files {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+            fs::write(path, text).expect("file");
+        }
+    }
+
+    fn read(root: &Path, path: &str) -> String {
+        fs::read_to_string(root.join(path)).unwrap_or_default()
+    }
+
+    #[test]
+    fn version_2_has_one_folder_per_group_and_the_shim_in_a_leaf() {
+        let dir = tempfile::tempdir().expect("folder");
+        let root = dir.path();
+        show(
+            root,
+            &[
+                ("cgroup.controllers", "cpu memory pids\n"),
+                ("tombolo-x/podu/cpu.weight", "100"),
+                ("tombolo-x/podu/cpu.max", "max 100000"),
+                ("tombolo-x/podu/memory.max", "max"),
+                ("tombolo-x/podu/pids.max", "max"),
+                ("tombolo-x/podu/c/cpu.stat", "usage_usec 7\nuser_usec 5\n"),
+                ("tombolo-x/podu/c/memory.current", "4096\n"),
+                ("tombolo-x/podu/c/memory.stat", "anon 1\ninactive_file 1096\n"),
+                ("tombolo-x/podu/c/memory.events", "oom 1\noom_kill 1\n"),
+                ("tombolo-x/podu/d/memory.events", "oom 1\noom_kill 0\n"),
+            ],
+        );
+        let groups = Cgroups::below(root, "x");
+        assert!(groups.v2);
+        groups.create_pod("u", &limits(), 42).expect("made");
+        let of = |file: &str| read(root, &format!("tombolo-x/podu/{file}"));
+        assert_eq!((of("cpu.weight").as_str(), of("cpu.max").as_str()), ("39", "50000 100000"));
+        assert_eq!((of("memory.max").as_str(), of("pids.max").as_str()), ("67108864", "100"));
+        // Processes are only in leaves; what is above hands its controllers down.
+        assert_eq!(of("shim/cgroup.procs"), "42");
+        assert_eq!(of("cgroup.procs"), "");
+        for group in ["", "tombolo-x/", "tombolo-x/podu/"] {
+            assert!(read(root, &format!("{group}cgroup.subtree_control")).starts_with('+'), "{group}");
+        }
+        let used = groups.usage(&groups.container("u", "c")).expect("figures");
+        assert_eq!(used, Usage { cpu_nanos: 7000, memory_bytes: 4096, working_set_bytes: 3000 });
+        assert!(groups.out_of_memory(&groups.container("u", "c")));
+        assert!(!groups.out_of_memory(&groups.container("u", "d")));
+    }
+
+    #[test]
+    fn version_1_has_one_folder_per_controller_and_the_shim_in_none_that_limits() {
+        let dir = tempfile::tempdir().expect("folder");
+        let root = dir.path();
+        show(
+            root,
+            &[
+                ("cpu,cpuacct/tombolo-x/podu/cpu.shares", "1024"),
+                ("cpu,cpuacct/tombolo-x/podu/cpu.cfs_quota_us", "-1"),
+                ("cpu,cpuacct/tombolo-x/podu/c/cpuacct.usage", "7000\n"),
+                ("memory/tombolo-x/podu/memory.limit_in_bytes", "9223372036854771712"),
+                ("memory/tombolo-x/podu/c/memory.usage_in_bytes", "4096\n"),
+                ("memory/tombolo-x/podu/c/memory.stat", "inactive_file 9\ntotal_inactive_file 1096\n"),
+                (
+                    "memory/tombolo-x/podu/c/memory.oom_control",
+                    "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+                ),
+                ("pids/tombolo-x/podu/pids.max", "max"),
+            ],
+        );
+        for name in ["systemd", "freezer"] {
+            fs::create_dir(root.join(name)).expect("folder");
+        }
+        for name in ["cpu", "cpuacct"] {
+            std::os::unix::fs::symlink("cpu,cpuacct", root.join(name)).expect("link");
+        }
+        let groups = Cgroups::below(root, "x");
+        assert!(!groups.v2);
+        groups.create_pod("u", &limits(), 42).expect("made");
+        assert_eq!(read(root, "cpu/tombolo-x/podu/cpu.cfs_quota_us"), "50000");
+        assert_eq!(read(root, "memory/tombolo-x/podu/memory.limit_in_bytes"), "67108864");
+        assert_eq!(read(root, "pids/tombolo-x/podu/pids.max"), "100");
+        for (controller, pids) in [("systemd", "42"), ("freezer", "42"), ("memory", ""), ("cpu", "")] {
+            assert_eq!(
+                read(root, &format!("{controller}/tombolo-x/podu/cgroup.procs")),
+                pids,
+                "{controller}"
+            );
+        }
+        let used = groups.usage(&groups.container("u", "c")).expect("figures");
+        assert_eq!(used, Usage { cpu_nanos: 7000, memory_bytes: 4096, working_set_bytes: 3000 });
+        assert!(groups.out_of_memory(&groups.container("u", "c")));
+        // Links are the same folder again.
+        assert_eq!(groups.folders("/tombolo-x").len(), 5);
+    }
+
+    #[test]
+    fn everything_of_a_node_is_removed_in_both_versions_and_nothing_else() {
+        for v2 in [true, false] {
+            let dir = tempfile::tempdir().expect("folder");
+            if v2 {
+                show(dir.path(), &[("cgroup.controllers", "")]);
+            }
+            let hierarchies: &[&str] = if v2 { &[""] } else { &["memory/", "systemd/"] };
+            for hierarchy in hierarchies {
+                for group in ["tombolo-x/podu/c", "tombolo-y/podu"] {
+                    fs::create_dir_all(dir.path().join(format!("{hierarchy}{group}"))).expect("folder");
+                }
+            }
+            Cgroups::below(dir.path(), "x").remove_all().expect("removed");
+            for hierarchy in hierarchies {
+                assert!(!dir.path().join(format!("{hierarchy}tombolo-x")).exists());
+                assert!(dir.path().join(format!("{hierarchy}tombolo-y/podu")).exists());
+            }
+        }
+    }
 }

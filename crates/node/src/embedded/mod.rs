@@ -368,10 +368,10 @@ impl Runtime for Embedded {
     }
 
     async fn pull(&self, name: &str, secrets: &[PullSecret]) -> Result<Image, RuntimeError> {
-        self.registries
-            .pull(&self.images, name, secrets)
-            .await
-            .map_err(|error| RuntimeError::Refused(error.to_string()))
+        self.registries.pull(&self.images, name, secrets).await.map_err(|error| match error.is_away() {
+            true => RuntimeError::Away(error.to_string()),
+            false => RuntimeError::Refused(error.to_string()),
+        })
     }
 
     async fn images(&self) -> Vec<(Image, Vec<String>)> {

@@ -22,17 +22,13 @@ const CREATION: Duration = Duration::from_secs(5);
 /// Writes the shim's program to `dir` unless it is there: its name carries its digest, so that shims of an older
 /// version keep running from their own file.
 pub(crate) fn install(dir: &Path) -> io::Result<PathBuf> {
-    use std::os::unix::fs::PermissionsExt;
     let digest = format!("{:x}", Sha256::digest(PROGRAM));
     let path = dir.join(format!("shim-{}", &digest[..12]));
     if path.metadata().is_ok_and(|m| m.len() == PROGRAM.len() as u64) {
         return Ok(path);
     }
     std::fs::create_dir_all(dir)?;
-    let new = path.with_extension("new");
-    std::fs::write(&new, PROGRAM)?;
-    std::fs::set_permissions(&new, std::fs::Permissions::from_mode(0o755))?;
-    std::fs::rename(&new, &path)?;
+    crate::disk::replace(&path, PROGRAM, 0o755)?;
     Ok(path)
 }
 

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::disk;
 use crate::image::Image;
 use crate::runtime::{ContainerPhase, ContainerSpec, ContainerState, SandboxSpec, SandboxState};
 
@@ -50,9 +51,7 @@ impl Sandbox {
     }
 
     pub fn save(&self, dir: &Path) -> io::Result<()> {
-        let new = dir.join("sandbox.json.new");
-        fs::write(&new, serde_json::to_vec(self)?)?;
-        fs::rename(new, dir.join("sandbox.json"))
+        disk::replace_until_reboot(&dir.join("sandbox.json"), &serde_json::to_vec(self)?)
     }
 
     pub fn this_boot(&self) -> bool {

@@ -44,6 +44,19 @@ pub enum PullError {
     CutOff,
 }
 
+impl PullError {
+    /// No registry said anything about the image.
+    pub fn is_away(&self) -> bool {
+        match self {
+            PullError::Http(error) => {
+                matches!(error, HttpError::Connect { .. } | HttpError::Timeout(_) | HttpError::Talk { .. })
+            }
+            PullError::Status { status, .. } => status.is_server_error(),
+            _ => false,
+        }
+    }
+}
+
 /// How registries are reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registries {
@@ -129,8 +142,10 @@ impl Registries {
                 Ok(image) => return Ok(image),
                 Err(error) => {
                     tracing::debug!(image = name, registry = source.base, %error, "pull failed");
-                    // The registry's own word (the last) explains more than a mirror's.
-                    failure = Some(error);
+                    // The registry's own word (the last) explains more than a mirror's, and any word more than silence.
+                    if failure.is_none() || !error.is_away() {
+                        failure = Some(error);
+                    }
                 }
             }
         }
@@ -303,7 +318,10 @@ impl Source {
         let response = self.http.get(&url, &headers).await?;
         let status = response.status();
         if !status.is_success() {
-            let hint = ": the credentials in the imagePullSecret were refused";
+            let hint = match self.secret {
+                Some(_) => ": the credentials in the imagePullSecret were refused",
+                None => ": give the pod an imagePullSecret for this registry",
+            };
             return Err(PullError::Status {
                 registry: realm.clone(),
                 status,

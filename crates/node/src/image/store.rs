@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use thiserror::Error;
 
 use super::reference::{Reference, ReferenceError};
+use crate::disk;
 
 /// How to run an image, as its author wrote it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -60,6 +61,22 @@ struct Table {
     references: BTreeMap<String, String>,
 }
 
+impl Table {
+    fn load(root: &Path) -> Result<Table, StoreError> {
+        let path = root.join("images.json");
+        let mut table: Table = match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| StoreError::Table(path, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Table::default(),
+            Err(error) => return Err(at(&path)(error)),
+        };
+        // A layer may be gone (a user freed the disk by hand): such an image is not here.
+        table.images.retain(|_, image| image.layers.iter().all(|l| root.join("layers").join(l).is_dir()));
+        let Table { images, references } = &mut table;
+        references.retain(|_, id| images.contains_key(id));
+        Ok(table)
+    }
+}
+
 /// The images of one machine. Cheap to share behind an `Arc`; every call may touch the disk.
 pub struct Store {
     root: PathBuf,
@@ -70,18 +87,14 @@ impl Store {
     pub fn open(root: impl Into<PathBuf>) -> Result<Store, StoreError> {
         let root = root.into();
         fs::create_dir_all(root.join("layers")).map_err(at(&root))?;
-        let path = root.join("images.json");
-        let mut table: Table = match fs::read(&path) {
-            Ok(bytes) => {
-                serde_json::from_slice(&bytes).map_err(|error| StoreError::Table(path.clone(), error))?
+        let table = match Table::load(&root) {
+            // A node that does not start helps nobody; what it needs can be fetched again.
+            Err(StoreError::Table(path, error)) => {
+                tracing::warn!(table = %path.display(), %error, "the table of images cannot be read; they are fetched again");
+                Table::default()
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Table::default(),
-            Err(error) => return Err(at(&path)(error)),
+            other => other?,
         };
-        // A layer may be gone (a user freed the disk by hand): such an image is not here.
-        table.images.retain(|_, image| image.layers.iter().all(|l| root.join("layers").join(l).is_dir()));
-        let Table { images, references } = &mut table;
-        references.retain(|_, id| images.contains_key(id));
         Ok(Store { root, table: Mutex::new(table) })
     }
 
@@ -124,7 +137,7 @@ impl Store {
             if found != expected {
                 return Err(StoreError::Digest { expected: expected.to_owned(), found });
             }
-            match fs::rename(scratch.join("fs"), &target) {
+            match disk::settle(&scratch.join("fs"), &target) {
                 Ok(()) => Ok((found, size)),
                 Err(_) if target.is_dir() => Ok((found, size)),
                 Err(error) => Err(at(&target)(error)),
@@ -151,10 +164,10 @@ impl Store {
     }
 
     fn save(&self, table: &Table) -> Result<(), StoreError> {
-        let (path, new) = (self.root.join("images.json"), self.root.join("images.json.new"));
+        let path = self.root.join("images.json");
         let bytes = serde_json::to_vec(table).map_err(|error| StoreError::Table(path.clone(), error))?;
-        fs::write(&new, bytes).map_err(at(&new))?;
-        fs::rename(&new, &path).map_err(at(&path))
+        // The same images again, as at every start, cost the disk nothing.
+        disk::replace_if_changed(&path, &bytes, 0o644).map(drop).map_err(at(&path))
     }
 
     /// Makes an image from files in memory: one layer with these paths (mode, content) in it.
@@ -179,7 +192,7 @@ impl Store {
                 write_file(&path, *mode, content).map_err(at(&path))?;
             }
             open_folders(&scratch.join("fs")).map_err(at(&scratch))?;
-            fs::rename(scratch.join("fs"), &target).map_err(at(&target))?;
+            disk::settle(&scratch.join("fs"), &target).map_err(at(&target))?;
             let _ = fs::remove_dir_all(&scratch);
         }
         let size = files.iter().map(|(_, _, content)| content.len() as u64).sum();
@@ -197,9 +210,8 @@ impl Store {
         if let Some(image) = self.find(name) {
             return Some(image);
         }
-        let fresh = Store::open(&self.root).ok()?;
-        *self.table.lock().expect("no panic while the table is held") =
-            fresh.table.into_inner().expect("no panic while the table is held");
+        let fresh = Table::load(&self.root).ok()?;
+        *self.table.lock().expect("no panic while the table is held") = fresh;
         self.find(name)
     }
 

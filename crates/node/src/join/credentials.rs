@@ -1,8 +1,6 @@
 //! Key, certificate and CA of a node, on disk and in use.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::JoinError;
 use super::verify::{KnownTime, Tolerant};
+use crate::disk;
 
 /// Cheap to clone; whoever dials next uses what was stored last.
 #[derive(Clone)]
@@ -106,16 +105,8 @@ impl Current {
     }
 }
 
-/// Writes beside the final name, syncs and renames: a power cut leaves the old file or the new one.
+/// [`disk::replace`] with an error that names the file.
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), JoinError> {
     let wrong = |source| JoinError::File { what: "cannot write", path: path.to_owned(), source };
-    let partial = path.with_extension("new");
-    let _ = fs::remove_file(&partial);
-    let mut file =
-        fs::File::options().write(true).create_new(true).mode(mode).open(&partial).map_err(wrong)?;
-    file.write_all(content).and_then(|()| file.sync_all()).map_err(wrong)?;
-    fs::rename(&partial, path).map_err(wrong)?;
-    // The rename itself must survive too.
-    let folder = path.parent().map(fs::File::open).transpose().map_err(wrong)?;
-    folder.map_or(Ok(()), |folder| folder.sync_all()).map_err(wrong)
+    disk::replace(path, content, mode).map_err(wrong)
 }

@@ -12,7 +12,7 @@ use super::memory::Memory;
 use super::plan::{self, Action, Decision};
 use super::spec;
 use super::status::{self, Facts};
-use crate::context::Context;
+use crate::context::{Context, essence, remember_pod, remembered_pod};
 use crate::probe::{self, Outcome};
 use crate::report;
 use crate::runtime::{ContainerPhase, PodState};
@@ -21,6 +21,8 @@ use crate::stop;
 
 /// Volumes made from objects follow them within this time.
 const REFRESH: Duration = Duration::from_secs(45);
+/// While the runtime does not say what runs.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// A missed wake-up costs at most this.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// Probe results waiting for the worker; a probe waits when it is full, which only slows probing.
@@ -91,6 +93,8 @@ struct Worker {
     stops: tokio::task::JoinSet<String>,
     last_refresh: tokio::time::Instant,
     fencing: Fencing,
+    /// What is on disk of the pod, as far as it matters there.
+    kept: Option<Pod>,
 }
 
 impl Worker {
@@ -118,6 +122,7 @@ impl Worker {
             stops: tokio::task::JoinSet::new(),
             last_refresh: tokio::time::Instant::now(),
             fencing,
+            kept: None,
         }
     }
 
@@ -129,6 +134,9 @@ impl Worker {
         loop {
             let wanted = self.wanted.borrow_and_update().clone();
             let pod = wanted.pod().clone();
+            if matches!(wanted, Wanted::Here(_)) {
+                self.remember(&pod).await;
+            }
             if wanted.is_ending() {
                 self.end(matches!(wanted, Wanted::Gone(_))).await;
                 return;
@@ -147,6 +155,22 @@ impl Worker {
         }
     }
 
+    /// Keeps the pod on disk, if something changed that a start without the API depends on.
+    async fn remember(&mut self, pod: &Arc<Pod>) {
+        let (dir, pod, new) = (self.ctx.pod_dir(spec::uid(pod)), pod.clone(), essence(pod));
+        let first = self.kept.is_none();
+        if self.kept.as_ref() == Some(&new) {
+            return;
+        }
+        self.kept = Some(new.clone());
+        let write = move || {
+            if !first || remembered_pod(&dir).map(|old| essence(&old)) != Some(new) {
+                remember_pod(&dir, &pod);
+            }
+        };
+        let _ = tokio::task::spawn_blocking(write).await;
+    }
+
     /// One look, one decision, its actions, one report. Returns how long nothing needs to be done.
     async fn turn(&mut self, pod: &Arc<Pod>) -> Duration {
         let uid = spec::uid(pod).to_owned();
@@ -156,7 +180,7 @@ impl Worker {
         let mut decision = Decision::default();
         // An action may allow the next one at once (the sandbox is there: start the containers).
         for _ in 0..16 {
-            let state = self.look(&uid).await;
+            let Some(state) = self.look(&uid).await else { return ASK_AGAIN };
             self.mind_deadline(pod, &state).await;
             decision = plan::plan(pod, &state, &self.memory, Timestamp::now());
             self.note_backoff(pod, &state, &decision);
@@ -166,10 +190,10 @@ impl Worker {
             for action in decision.actions.clone() {
                 self.act(pod, &state, action).await;
             }
-            let state = self.look(&uid).await;
+            let Some(state) = self.look(&uid).await else { return ASK_AGAIN };
             self.report(pod, &state);
         }
-        let state = self.look(&uid).await;
+        let Some(state) = self.look(&uid).await else { return ASK_AGAIN };
         self.probes.keep(pod, &state, &self.memory);
         let addresses = state.sandbox.as_ref().map(|s| s.addresses.clone()).unwrap_or_default();
         self.ctx.set_host_ports(&uid, pod, &addresses);
@@ -205,11 +229,20 @@ impl Worker {
         self.wanted.borrow().is_ending()
     }
 
-    async fn look(&self, uid: &str) -> PodState {
-        self.ctx.runtime.pod(uid).await.unwrap_or_else(|error| {
-            tracing::warn!(pod = uid, %error, "the runtime cannot say what runs");
-            PodState::default()
-        })
+    /// Nothing while the runtime does not say: then nothing is decided or told, and what was told last stays.
+    async fn look(&self, uid: &str) -> Option<PodState> {
+        let looked = self.ctx.runtime.pod(uid).await;
+        looked.inspect_err(|error| tracing::warn!(pod = uid, %error, "the runtime cannot say what runs")).ok()
+    }
+
+    /// However long it takes.
+    async fn look_until_told(&self, uid: &str) -> PodState {
+        loop {
+            if let Some(state) = self.look(uid).await {
+                return state;
+            }
+            tokio::time::sleep(ASK_AGAIN).await;
+        }
     }
 
     fn note_backoff(&mut self, pod: &Pod, state: &PodState, decision: &Decision) {
@@ -382,7 +415,7 @@ impl Worker {
         let uid = spec::uid(&pod).to_owned();
         self.probes.stop();
         self.ctx.set_host_ports(&uid, &pod, &[]);
-        let state = self.look(&uid).await;
+        let state = self.look_until_told(&uid).await;
         let mut stops = tokio::task::JoinSet::new();
         for group in stop::order(&pod, &state) {
             for (name, id) in group {
@@ -397,7 +430,7 @@ impl Worker {
             while stops.join_next().await.is_some() {}
         }
         // The statuses show how each container ended before the sandbox and its records go.
-        let state = self.look(&uid).await;
+        let state = self.look_until_told(&uid).await;
         let last = (!state.containers.is_empty()).then(|| {
             let mut last = self.status(&pod, &state);
             if !matches!(last.phase.as_deref(), Some("Succeeded" | "Failed")) {

@@ -160,6 +160,11 @@ impl Prober {
             let outcome = outcome.unwrap_or_else(|_| {
                 Err(format!("command timed out or no answer within {} s", limit.as_secs()))
             });
+            // What the runtime keeps us from asking tells nothing about the container.
+            if outcome.is_err() && self.ctx.runtime.answers().await.is_err() {
+                tokio::time::sleep(period).await;
+                continue;
+            }
             let trouble = outcome.as_ref().err().map(|why| {
                 let why: String = why.chars().take(SHOWN).collect();
                 format!("{} probe failed: {why}", self.kind.word())

@@ -19,6 +19,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::NodeError;
+use crate::disk;
 use crate::join::{self, is_due, unix_now};
 
 const SIGNED: &str = "kubelet-serving.pem";
@@ -73,20 +74,21 @@ fn validity(key: &CertifiedKey, names: &[String]) -> Option<(i64, i64)> {
 }
 
 impl Shown {
-    /// The node's own certificate, made when there is none.
+    /// The node's own certificate, made when there is none that can be read.
     pub fn own(dir: &Path, names: Vec<String>) -> Result<Self, NodeError> {
         let (cert_file, key_file) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
-        if !cert_file.exists() || !key_file.exists() {
-            let made = rcgen::generate_simple_self_signed(names).map_err(|e| failed(&e))?;
-            private(&key_file, made.signing_key.serialize_pem().as_bytes()).map_err(|e| failed(&e))?;
-            fs::write(&cert_file, made.cert.pem()).map_err(|e| failed(&e))?;
-        }
-        let pem = [fs::read(&cert_file), fs::read(&key_file)]
-            .into_iter()
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|e| failed(&e))?
-            .concat();
-        Ok(Self { current: RwLock::new(certified(&pem)?), dir: dir.to_owned() })
+        let kept = || certified(&[fs::read(&cert_file).ok()?, fs::read(&key_file).ok()?].concat()).ok();
+        let current = match kept() {
+            Some(kept) => kept,
+            None => {
+                let made = rcgen::generate_simple_self_signed(names).map_err(|e| failed(&e))?;
+                let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+                disk::replace(&key_file, key.as_bytes(), 0o600).map_err(|e| failed(&e))?;
+                disk::replace(&cert_file, certificate.as_bytes(), 0o644).map_err(|e| failed(&e))?;
+                certified((certificate + &key).as_bytes())?
+            }
+        };
+        Ok(Self { current: RwLock::new(current), dir: dir.to_owned() })
     }
 
     /// Keeps a certificate that the cluster signed for these names, until `shutdown`.
@@ -140,16 +142,8 @@ impl Shown {
         let pem = format!("{signed}{}", key.serialize_pem());
         let fresh = certified(pem.as_bytes())?;
         validity(&fresh, names).ok_or_else(|| failed(&"it is not for the names that were asked for"))?;
-        let (file, new) = (self.dir.join(SIGNED), self.dir.join(format!("{SIGNED}.new")));
-        private(&new, pem.as_bytes()).and_then(|()| fs::rename(&new, &file)).map_err(|e| failed(&e))?;
+        disk::replace(&self.dir.join(SIGNED), pem.as_bytes(), 0o600).map_err(|e| failed(&e))?;
         *self.current.write() = fresh;
         Ok(())
     }
-}
-
-fn private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    use std::os::unix::fs::OpenOptionsExt;
-    let _ = fs::remove_file(path);
-    fs::File::options().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }

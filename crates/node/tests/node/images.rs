@@ -4,18 +4,23 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
+use base64::Engine;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::core::v1::{Pod, Secret};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tombolo_node::image::{Registries, Store};
 use tombolo_node::runtime::PullSecret;
 
+use crate::machine::Site;
+
 crate::tests![
     an_archive_is_imported_with_its_whiteouts_and_damage_is_found,
-    a_registry_with_a_token_is_pulled_from
+    a_registry_with_a_token_is_pulled_from,
+    a_pod_needs_its_pull_secret_and_an_image_on_disk_outlives_its_registry
 ];
 
 pub fn sha(bytes: &[u8]) -> String {
@@ -23,9 +28,13 @@ pub fn sha(bytes: &[u8]) -> String {
 }
 
 fn append(builder: &mut tar::Builder<Vec<u8>>, path: &str, content: &[u8]) {
+    append_with(builder, path, 0o644, content);
+}
+
+fn append_with(builder: &mut tar::Builder<Vec<u8>>, path: &str, mode: u32, content: &[u8]) {
     let mut header = tar::Header::new_gnu();
     header.set_size(content.len() as u64);
-    header.set_mode(0o644);
+    header.set_mode(mode);
     header.set_uid(0);
     header.set_gid(0);
     header.set_mtime(1);
@@ -192,4 +201,67 @@ async fn a_registry_with_a_token_is_pulled_from() {
         !again.iter().any(|path| zipped.iter().any(|l| path.ends_with(&sha(l)))),
         "layers are not fetched twice: {again:?}"
     );
+}
+
+async fn a_pod_needs_its_pull_secret_and_an_image_on_disk_outlives_its_registry() {
+    let Some(site) = Site::start("pull").await else { return };
+    let mut builder = tar::Builder::new(Vec::new());
+    append_with(&mut builder, "bin/sleep", 0o755, &std::fs::read("/bin/busybox").expect("busybox"));
+    let layer = builder.into_inner().expect("tar");
+    let (config, zipped) = (config(std::slice::from_ref(&layer)), gzip(&layer));
+    let manifest =
+        json!({"schemaVersion": 2, "config": {"digest": sha(&config)}, "layers": [{"digest": sha(&zipped)}]});
+    let manifest = manifest.to_string().into_bytes();
+    let blobs = HashMap::from([("v1".to_owned(), manifest), (sha(&config), config), (sha(&zipped), zipped)]);
+    // On threads of its own, so that it can go.
+    let server = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let server = server.expect("threads");
+    let (address, _) = server.spawn(registry(blobs)).await.expect("a registry");
+    let image = format!("{address}/app:v1");
+    let pod = |policy: &str, secret: bool| {
+        let secrets = if secret { json!([{"name": "robot"}]) } else { json!([]) };
+        json!({"imagePullSecrets": secrets, "containers": [{"name": "main", "image": image,
+            "imagePullPolicy": policy, "command": ["/bin/sleep", "1000"]}]})
+    };
+    let refused = |reason: &'static str| {
+        move |pod: &Pod| {
+            let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.clone()).unwrap_or_default();
+            let waiting = statuses.first().and_then(|s| s.state.clone()?.waiting);
+            waiting.is_some_and(|w| w.reason.as_deref() == Some(reason))
+        }
+    };
+    site.create("never", pod("Never", true)).await;
+    site.until("never", "without its image", refused("ErrImageNeverPull")).await;
+    site.create("stranger", pod("IfNotPresent", false)).await;
+    let stranger = site.until("stranger", "refused", refused("ErrImagePull")).await;
+    let said = serde_json::to_string(&stranger.status).expect("text");
+    assert!(said.contains("401") && said.contains("imagePullSecret"), "{said}");
+
+    let auth = base64::engine::general_purpose::STANDARD.encode("robot:secret");
+    let auths = json!({"auths": {&address: {"auth": auth}}}).to_string();
+    let secret = json!({"metadata": {"name": "robot"}, "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": auths}});
+    let secrets: kube::Api<Secret> = kube::Api::namespaced(site.client.clone(), &site.namespace);
+    secrets
+        .create(&Default::default(), &serde_json::from_value(secret).expect("secret"))
+        .await
+        .expect("secret");
+    site.create("friend", pod("IfNotPresent", true)).await;
+    site.ready("friend").await;
+    // Who asks every time is asked every time: that it is on disk for another pod does not help.
+    site.create("sneaky", pod("Always", false)).await;
+    site.until("sneaky", "refused", refused("ErrImagePull")).await;
+    site.create("always", pod("Always", true)).await;
+    site.ready("always").await;
+
+    server.shutdown_background();
+    site.create("alone", pod("Always", true)).await;
+    site.ready("alone").await;
+    let events =
+        site.run(&["get", "events", "--field-selector", "involvedObject.name=alone"]).await.expect("events");
+    assert!(events.contains("the registry did not answer"), "{events}");
+    for pod in ["never", "stranger", "friend", "sneaky", "always", "alone"] {
+        site.delete(pod).await;
+    }
+    site.tear_down().await;
 }

@@ -1,5 +1,5 @@
 //! What goes wrong on small machines: a full disk, a runtime that hangs, a damaged image, probes that never answer, an
-//! API that is away. Each costs as little as possible, and the API shows the truth.
+//! API that is away, files that a power cut emptied. Each costs as little as possible, and the API shows the truth.
 
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
@@ -16,6 +16,7 @@ crate::tests![
     a_damaged_image_is_named_and_mended_by_fetching_it_again,
     a_probe_that_never_answers_counts_as_failed_and_leaves_nothing_behind,
     without_the_api_a_restarted_node_keeps_probes_and_restarts,
+    files_that_a_power_cut_left_empty_keep_no_node_from_starting,
 ];
 
 fn container_id(pod: &Pod) -> String {
@@ -34,6 +35,13 @@ fn processes(text: &str) -> usize {
     let all = std::fs::read_dir("/proc").expect("proc").flatten();
     let has = |command: Vec<u8>| String::from_utf8_lossy(&command).replace('\0', " ").contains(text);
     all.filter(|entry| std::fs::read(entry.path().join("cmdline")).is_ok_and(has)).count()
+}
+
+/// An API that is out of reach.
+fn nowhere() -> kube::Client {
+    let mut config = kube::Config::new("https://127.0.0.1:9".parse().expect("uri"));
+    config.connect_timeout = Some(Duration::from_millis(200));
+    kube::Client::try_from(config).expect("client")
 }
 
 async fn a_full_disk_costs_the_pod_that_filled_it() {
@@ -184,9 +192,7 @@ async fn without_the_api_a_restarted_node_keeps_probes_and_restarts() {
     site.run(&["exec", "ends", "--", "touch", "/tmp/go"]).await.expect("touch");
     site.halt().await;
     let real = site.client.clone();
-    let mut nowhere = kube::Config::new("https://127.0.0.1:9".parse().expect("uri"));
-    nowhere.connect_timeout = Some(Duration::from_millis(200));
-    site.client = kube::Client::try_from(nowhere).expect("client");
+    site.client = nowhere();
     site.boot().await;
     let starts = |site: &Site, pod: &Pod| log(site, pod).matches("started").count();
     eventually(Duration::from_secs(60), || starts(&site, &ends) >= 2 && starts(&site, &sick) >= 2).await;
@@ -201,5 +207,42 @@ async fn without_the_api_a_restarted_node_keeps_probes_and_restarts() {
         site.until(name, "reported as restarted", restarted).await;
     }
     assert_eq!(container_id(&before), container_id(&site.ready("stays").await));
+    site.tear_down().await;
+}
+
+async fn files_that_a_power_cut_left_empty_keep_no_node_from_starting() {
+    let Some(mut site) = Site::start("empty").await else { return };
+    let sleeper = json!({"containers": [{"name": "main", "command": ["sleep", "1000"]}]});
+    site.create("cut", sleeper.clone()).await;
+    site.create("whole", sleeper).await;
+    let (cut, whole) = (site.ready("cut").await, site.ready("whole").await);
+    site.halt().await;
+    crate::stubborn::power_cut(&site);
+    let dir = site.machine.dir().to_owned();
+    let pod = |pod: &Pod| dir.join("pods").join(pod.metadata.uid.clone().expect("uid"));
+    let folder = pod(&cut);
+    let emptied =
+        ["images/images.json", "kubelet.crt", "kubelet.key", "services.json"].map(|file| dir.join(file));
+    let of_the_pod =
+        ["pod.json", "objects.json", "tokens.json", "sandbox.json"].map(|file| folder.join(file));
+    for file in emptied.iter().chain(&of_the_pod) {
+        assert!(file.exists(), "{}", file.display());
+        std::fs::write(file, "").expect("emptied");
+    }
+    let client = site.client.clone();
+    site.client = nowhere();
+    site.boot().await;
+    // What can be read runs; what cannot waits for somebody who knows it.
+    let logs = |pod: std::path::PathBuf| std::fs::read_dir(pod.join("logs/main")).map_or(0, Iterator::count);
+    eventually(Duration::from_secs(60), || logs(pod(&whole)) == 2).await;
+    assert!(folder.exists() && logs(folder.clone()) == 1, "nothing is done about a pod that nobody knows");
+    site.halt().await;
+    site.client = client;
+    site.boot().await;
+    for (name, before) in [("cut", &cut), ("whole", &whole)] {
+        let again =
+            |pod: &Pod| condition(pod, "Ready") == Some("True") && container_id(pod) != container_id(before);
+        site.until(name, "running again", again).await;
+    }
     site.tear_down().await;
 }
