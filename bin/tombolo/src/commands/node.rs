@@ -116,6 +116,8 @@ impl Args {
 }
 
 pub async fn run(args: Args, target: &Target) -> Result<()> {
+    // Before a token is used up for a node that cannot run.
+    tombolo_node::check_privileges()?;
     let stop = CancellationToken::new();
     let registries = args.registries.registries_for(&args.runtime)?;
     let (mut config, membership, pair) = match &target.kubeconfig {

@@ -46,6 +46,9 @@ pub struct Args {
 }
 
 pub async fn run(args: Args) -> Result<()> {
+    if args.node {
+        tombolo_node::check_privileges()?;
+    }
     let mut config = start::configure(&args.start).await?;
     config.service_cidr = args.service_cidr;
     let outside = outside_address(args.start.listen.ip());
@@ -55,6 +58,8 @@ pub async fn run(args: Args) -> Result<()> {
     config.upgrades.insert(names::NODE_TUNNEL_PATH.to_owned(), Arc::new(NodeUpgrade(tunnels.clone())));
     let server = Server::start(config).await?;
     let stop = CancellationToken::new();
+    // However this ends: the loops hear of it before the server is gone, and have nothing to complain about.
+    let _ending = stop.clone().drop_guard();
     let controllers = start::client(&server, "system:tombolo:controllers");
     let ca = server.ca();
     let options = Options {

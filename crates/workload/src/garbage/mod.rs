@@ -136,6 +136,8 @@ impl Collector {
                     }
                     self.ready.store(true, Ordering::Release);
                 }
+                // A server that ends answers nobody, and that is no news.
+                Err(_) if shutdown.is_cancelled() => return,
                 Err(error) => tracing::warn!(%error, "cannot read the list of served kinds; trying again"),
             }
             let failed = self.served.lock().is_empty();
