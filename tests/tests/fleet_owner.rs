@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Host, Kubectl, Lan, Member, busybox_archive, require, wait_for};
+use tombolo_testkit::{Fixture, Host, Kubectl, Lan, Member, Process, busybox_archive, require, wait_for};
 use tombolo_wan::Link;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -409,8 +409,18 @@ fn an_owner_takes_back_what_was_allowed() -> Result<()> {
     };
 
     // The same line, with less: no shell, no logs, nothing new in the other namespace. What runs stays.
+    let shell = hub.command(&["exec", "-n", "shop", &name, "--", "sh", "-c", "echo open; sleep 1000"]);
+    let mut shell = Process::start("shell", shell, dir.path())?;
+    wait_for("the shell to open", PATIENCE, || {
+        ensure!(shell.log().contains("open"), "{}", shell.log());
+        Ok(())
+    })?;
     join(&["--allow-namespaces", "shop,annex", "--no-exec"])?;
     wait_for("exec to be refused", PATIENCE, || refused(&hub, &exec, "forbidden"))?;
+    wait_for("the open shell to be cut", PATIENCE, || {
+        ensure!(shell.alive().is_err(), "it is open");
+        Ok(())
+    })?;
     ensure!(hub.run(&["logs", "-n", "shop", &name])?.contains("hello"));
     join(&["--allow-namespaces", "shop", "--no-exec", "--no-logs"])?;
     wait_for("logs to be refused", PATIENCE, || refused(&hub, &["logs", "-n", "shop", &name], "forbidden"))?;
