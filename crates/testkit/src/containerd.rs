@@ -34,6 +34,10 @@ impl Containerd {
         Ok(this)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
     pub fn socket(&self) -> PathBuf {
         self.dir.join("containerd.sock")
     }

@@ -156,11 +156,15 @@ impl Prober {
         // A readiness probe asks soon again until the first success: the pod is waiting for it.
         let mut quick = Duration::from_millis(100);
         loop {
+            // What the runtime keeps us from asking tells nothing about the container.
+            if self.ctx.runtime.answers().await.is_err() {
+                tokio::time::sleep(period).await;
+                continue;
+            }
             let outcome = tokio::time::timeout(limit, self.once(limit)).await;
             let outcome = outcome.unwrap_or_else(|_| {
                 Err(format!("command timed out or no answer within {} s", limit.as_secs()))
             });
-            // What the runtime keeps us from asking tells nothing about the container.
             if outcome.is_err() && self.ctx.runtime.answers().await.is_err() {
                 tokio::time::sleep(period).await;
                 continue;

@@ -8,10 +8,10 @@ use serde_json::json;
 use tombolo_node::RuntimeChoice;
 use tombolo_testkit::{Containerd, busybox_archive, real_node_possible};
 
-use crate::machine::{BUSYBOX, Site, eventually, phase};
+use crate::machine::{BUSYBOX, Site, condition, eventually, phase};
 use crate::streams::forwarded;
 
-crate::tests![pods_live_and_end_through_containerd];
+crate::tests![pods_live_and_end_through_containerd, a_runtime_that_is_late_or_hangs_is_waited_for];
 
 fn status(pod: &Pod) -> ContainerStatus {
     let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
@@ -155,4 +155,73 @@ async fn streams_and_figures(site: &Site) {
     for pod in ["reader", "page"] {
         site.delete(pod).await;
     }
+}
+
+/// The status and the message of the node's condition Ready.
+async fn node_ready(site: &Site) -> (String, String) {
+    let nodes: Api<k8s_openapi::api::core::v1::Node> = Api::all(site.client.clone());
+    let node = nodes.get_opt(&site.name).await.expect("node");
+    let conditions = node.and_then(|node| node.status?.conditions).unwrap_or_default();
+    let ready = conditions.into_iter().find(|condition| condition.type_ == "Ready");
+    ready.map(|r| (r.status, r.message.unwrap_or_default())).unwrap_or_default()
+}
+
+async fn until_node(site: &Site, wanted: &str) -> String {
+    let start = std::time::Instant::now();
+    loop {
+        let (status, message) = node_ready(site).await;
+        if status == wanted {
+            return message;
+        }
+        assert!(start.elapsed() < Duration::from_secs(60), "the node's Ready is {status}: {message}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+async fn a_runtime_that_is_late_or_hangs_is_waited_for() {
+    if !real_node_possible() {
+        println!("SKIPPED: containerd, runc and the CNI plugins are missing");
+        return;
+    }
+    let dir = tempfile::Builder::new().prefix("tmbn-cth-").tempdir().expect("folder");
+    let image = busybox_archive(dir.path(), BUSYBOX, &["/bin/sh"]).expect("image");
+    // As when the machine starts: the node is there first.
+    let Some(mut site) = Site::start("cth").await else { return };
+    site.halt().await;
+    site.runtime = RuntimeChoice::Cri(dir.path().join("containerd.sock"));
+    site.boot().await;
+    let why = until_node(&site, "False").await;
+    assert!(why.contains("is it running?"), "{why}");
+    let probe = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
+    site.create(
+        "web",
+        json!({"containers": [{"name": "main", "command": ["sleep", "100000"],
+        "readinessProbe": probe, "livenessProbe": probe}]}),
+    )
+    .await;
+    let containerd = Containerd::start(dir.path(), &[image]).expect("containerd");
+    until_node(&site, "True").await;
+    let before = site.ready("web").await;
+
+    let signal = |signal| {
+        let pid = nix::unistd::Pid::from_raw(containerd.pid() as i32);
+        nix::sys::signal::kill(pid, signal).expect("signal");
+    };
+    signal(nix::sys::signal::Signal::SIGSTOP);
+    let why = until_node(&site, "False").await;
+    assert!(why.contains("container runtime is down") && why.contains("does not answer"), "{why}");
+    // Longer than any one call may take.
+    tokio::time::sleep(Duration::from_secs(13)).await;
+    let during = site.pods().get("web").await.expect("pod");
+    let told = |pod: &Pod| (phase(pod).to_owned(), condition(pod, "Ready").map(str::to_owned), status(pod));
+    assert_eq!(told(&before), told(&during), "nothing is known, so nothing is told");
+    signal(nix::sys::signal::Signal::SIGCONT);
+    until_node(&site, "True").await;
+    // Long enough for the probes to be asked again.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let after = site.ready("web").await;
+    assert_eq!(status(&before).container_id, status(&after).container_id);
+    assert_eq!(status(&after).restart_count, 0);
+    site.delete("web").await;
+    site.tear_down().await;
 }
