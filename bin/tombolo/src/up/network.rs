@@ -13,6 +13,8 @@ use futures::TryStreamExt;
 use rtnetlink::{Handle, LinkBridge, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use tombolo_wan::Namespace;
 
+use super::wan;
+
 const BRIDGE: &str = "tombolo-up0";
 const PREFIX: &str = "tombolo-up-";
 /// The folder of the machine's one fleet, gone after a reboot like the namespaces.
@@ -137,9 +139,10 @@ async fn configure_inside(number: u8) -> Result<()> {
     Ok(())
 }
 
-/// Removes the namespaces and cables of these members, and the bridge; what is gone already is fine.
+/// Removes the namespaces and cables of these members, the bridge and the emulated network's device; what is gone already is fine.
 pub async fn remove<'a>(members: impl Iterator<Item = (&'a str, u8)>) -> Result<()> {
-    let mut links = vec![BRIDGE.to_owned()];
+    // The kernel may be slow to remove the device of a process that ended.
+    let mut links = vec![BRIDGE.to_owned(), wan::DEVICE.to_owned()];
     for (name, number) in members {
         if !name.is_empty() {
             Namespace::remove(&namespace(name))?;

@@ -12,7 +12,8 @@ use tombolo_wan::{Link, Namespace, Relay};
 
 use super::network;
 
-const DEVICE: &str = "tombolo-up-wan";
+/// Where this machine itself is plugged in.
+pub const DEVICE: &str = "tombolo-up-wan";
 
 /// Carry packets between network namespaces, late and with losses (started by `tombolo up --wan`)
 #[derive(clap::Args)]

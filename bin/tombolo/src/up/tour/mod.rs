@@ -6,6 +6,7 @@ mod steps;
 mod view;
 
 use std::io::{IsTerminal, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -116,6 +117,8 @@ impl Stage {
         let output = Command::new(std::env::current_exe()?)
             .args(line.split_whitespace())
             .env("KUBECONFIG", self.fleet.kubeconfig(self.fleet.member("hub")?))
+            // A group of its own: Ctrl-C in the terminal reaches the tour, which then puts things back.
+            .process_group(0)
             .output()?;
         let text =
             format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
