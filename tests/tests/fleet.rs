@@ -200,6 +200,8 @@ fn a_real_kubernetes_and_its_hub_part_without_each_other() -> Result<()> {
     ensure!(refused.is_err(), "left a hub that it never knew");
     hub_says(&upstream.kubeconfig, &["leave", url])?;
     nothing_runs()?;
+    let again = hub_says(&upstream.kubeconfig, &["leave", url]);
+    ensure!(again.is_err(), "something to leave is still there");
     wait_for("the namespaces made for the hub to go", PATIENCE, || {
         let left = member.run(&spaces)?;
         ensure!(!left.contains("shop") && !left.contains("tombolo-system"), "{left}");

@@ -216,14 +216,19 @@ pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
             }
             println!("{} leaves {}; what the hub placed here is removed", tie.description.name, tie.url);
         }
-        // An agent beside the cluster has no tie, only a state.
-        (None, Some(url)) if ties(&site).get_opt(&state_name(&url)).await?.is_some() => {
+        // An agent beside the cluster has no tie.
+        (None, Some(url)) if has_traces(&site, &url).await? => {
             leave_now(&site, &url).await?;
             println!("this cluster has left {url}; what the hub placed here is removed");
         }
         _ => bail!("say which hub to leave; this site is tied to: {urls}"),
     }
     Ok(())
+}
+
+/// Was the cluster ever tied to that hub? Its agent's state goes before the limits: leaving may have ended in between.
+async fn has_traces(site: &kube::Client, url: &str) -> Result<bool, kube::Error> {
+    Ok(ties(site).get_opt(&state_name(url)).await?.is_some() || limits::any(site, &tie_name(url)).await?)
 }
 
 /// Where no process of the site does it.

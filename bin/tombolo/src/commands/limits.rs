@@ -230,6 +230,13 @@ pub async fn prune(site: &kube::Client, tie: &str, objects: &[Value]) -> Result<
     Ok(())
 }
 
+/// Is a namespace marked as one that the hub of `tie` was let into? They are unmarked last.
+pub async fn any(site: &kube::Client, tie: &str) -> Result<bool, Error> {
+    let namespaces: Api<Namespace> = Api::all(site.clone());
+    let marked = ListParams::default().labels(&format!("{LABEL}{tie}"));
+    Ok(!namespaces.list(&marked).await?.items.is_empty())
+}
+
 /// Takes back all that was allowed to the hub of `tie`. A namespace that was made for it goes if nothing is in it.
 pub async fn remove(site: &kube::Client, tie: &str) -> Result<(), Error> {
     prune(site, tie, &[]).await?;
