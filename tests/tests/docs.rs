@@ -43,6 +43,25 @@ fn the_reference_is_current() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn every_metric_is_on_the_page_about_observing() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    let metrics = hub.kubectl().run(&["get", "--raw", "/metrics"])?;
+    let names: Vec<_> = metrics
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_whitespace().next().map(str::to_owned))
+        .collect();
+    ensure!(names.len() >= 6, "{metrics}");
+    let page = std::fs::read_to_string(root().join("docs/howto/observe.md"))?;
+    let missing: Vec<_> = names.iter().filter(|name| !page.contains(&format!("| `{name}"))).collect();
+    ensure!(missing.is_empty(), "docs/howto/observe.md does not name {missing:?}");
+    Ok(())
+}
+
 /// As GitHub and mdBook make them.
 fn anchor(heading: &str) -> String {
     let text = heading.trim_start_matches('#').trim().to_lowercase();
