@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{Containerd, Image, Kubectl, Process, cargo_binary, wait_for, wipe};
+use tombolo_testkit::{Containerd, Fixture, Image, Kubectl, Process, cargo_binary, wait_for, wipe};
 use tombolo_wan::Namespace;
 
 use crate::clock::Clock;
@@ -123,7 +123,17 @@ impl TwoNodes {
     }
 
     pub fn kubectl(&self) -> Kubectl {
-        Kubectl::new(&self.dir.path().join("site/admin.kubeconfig")).inside(self.first())
+        self.kubectl_of(Fixture::Kubectl)
+    }
+
+    /// A release of kubectl, at the first machine.
+    pub fn kubectl_of(&self, release: Fixture) -> Kubectl {
+        Kubectl::with(release, &self.dir.path().join("site/admin.kubeconfig")).inside(self.first())
+    }
+
+    /// Where a test may put files; it goes with the machines.
+    pub fn scratch(&self) -> &std::path::Path {
+        self.dir.path()
     }
 
     pub fn node_log(&self) -> String {

@@ -1,7 +1,9 @@
 //! One site with two nodes in two network namespaces, real containers and kubectl: a small application through what happens
 //! to applications. Needs root.
 
-use std::process::Command;
+use std::fs::File;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -133,7 +135,7 @@ fn an_application_lives_on_two_nodes_with_containerd() -> Result<()> {
 }
 
 fn story(runtime: Runtime) -> Result<()> {
-    if !require(&[Fixture::Kubectl]) || !is_root() {
+    if !require(&[Fixture::Kubectl, Fixture::KubectlOld]) || !is_root() {
         return Ok(());
     }
     let mut site = TwoNodes::start(runtime)?;
@@ -183,6 +185,10 @@ fn story(runtime: Runtime) -> Result<()> {
     ensure!(kubectl.run(&["logs", &far])?.contains("started"));
     ensure!(kubectl.run(&["exec", &far, "--", "cat", "/keys/password"])?.contains("s3cret"));
     ensure!(site.node_log().contains("reaches this node through its tunnel"), "{}", site.node_log());
+
+    for release in [Fixture::Kubectl, Fixture::KubectlOld] {
+        reached_into(&site, release).with_context(|| format!("with {release:?}"))?;
+    }
 
     // What nodes and pods use, of both nodes.
     let top = wait_for("figures of both nodes", PATIENCE, || {
@@ -239,6 +245,123 @@ fn story(runtime: Runtime) -> Result<()> {
         ensure!(!pods.contains("Terminating") && pods.lines().count() == 5, "{pods}");
         Ok(())
     })
+}
+
+/// Ends a kubectl that goes on by itself.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+const TALKER: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: talker}
+spec:
+  nodeName: second
+  terminationGracePeriodSeconds: 1
+  containers:
+  - name: main
+    image: IMAGE
+    command:
+    - sh
+    - -c
+    - |
+      if [ ! -e /state/before ]; then touch /state/before; echo first life; exit 3; fi
+      for n in 1 2 3 4 5; do echo line $n; done
+      mkdir /www; echo served > /www/index.html; exec httpd -f -p 8080 -h /www
+    readinessProbe: {tcpSocket: {port: 8080}, periodSeconds: 1}
+    volumeMounts: [{name: state, mountPath: /state}]
+  - name: reader
+    image: IMAGE
+    stdin: true
+    command: [sh, -c, "while read line; do echo got $line; done; sleep 100000"]
+  volumes: [{name: state, emptyDir: {}}]
+"#;
+
+/// Logs, exec, attach, cp and port-forward of a pod on the second node, which is reached through its tunnel.
+fn reached_into(site: &TwoNodes, release: Fixture) -> Result<()> {
+    let kubectl = site.kubectl_of(release);
+    let is = |args: &[&str], wanted: &str| {
+        let out = kubectl.run(args)?;
+        ensure!(out == wanted, "kubectl {}: {out:?}, not {wanted:?}", args.join(" "));
+        Ok(())
+    };
+    kubectl.apply(&TALKER.replace("IMAGE", IMAGE))?;
+    kubectl.run(&["wait", "pod/talker", "--for=condition=Ready", "--timeout=120s"])?;
+
+    let log = ["logs", "talker", "-c", "main"];
+    is(&log, "line 1\nline 2\nline 3\nline 4\nline 5\n")?;
+    is(&[&log[..], &["--previous"]].concat(), "first life\n")?;
+    is(&[&log[..], &["--tail=2"]].concat(), "line 4\nline 5\n")?;
+    is(&[&log[..], &["--tail=1", "--since=1h"]].concat(), "line 5\n")?;
+    wait_for("the lines to be older than a second", PATIENCE, || {
+        is(&[&log[..], &["--since=1s"]].concat(), "")
+    })?;
+    let followed = site.scratch().join("followed");
+    let mut follow = kubectl.command(&[&log[..], &["-f", "--tail=1"]].concat());
+    let _follow = Running(follow.stdin(Stdio::null()).stdout(File::create(&followed)?).spawn()?);
+    let shown = |wanted: &str| {
+        wait_for("the log to be followed", PATIENCE, || {
+            let text = std::fs::read_to_string(&followed)?;
+            ensure!(text == wanted, "it shows {text:?}");
+            Ok(())
+        })
+    };
+    shown("line 5\n")?;
+    kubectl.run(&["exec", "talker", "-c", "main", "--", "sh", "-c", "echo news > /proc/1/fd/1"])?;
+    shown("line 5\nnews\n")?;
+
+    is(&["exec", "talker", "-c", "main", "--", "cat", "/etc/hostname"], "talker\n")?;
+    let input = "there\nand back\n";
+    let echoed = kubectl.run_with_input(&["exec", "-i", "talker", "-c", "main", "--", "cat"], input)?;
+    ensure!(echoed == input, "{echoed:?}");
+    let failed = kubectl.run(&["exec", "talker", "-c", "main", "--", "sh", "-c", "exit 7"]);
+    let failed = failed.err().map(|error| format!("{error:#}")).unwrap_or_default();
+    ensure!(failed.contains("exit code 7") && failed.contains("exit status: 7"), "{failed:?}");
+
+    let attached = ["attach", "-i", "talker", "-c", "reader"];
+    let mut attach = kubectl.command(&attached);
+    let heard = site.scratch().join("heard");
+    let attach = attach.stdin(Stdio::piped()).stdout(File::create(&heard)?).stderr(Stdio::null()).spawn()?;
+    let mut attach = Running(attach);
+    attach.0.stdin.as_mut().context("a pipe")?.write_all(b"one\ntwo\n")?;
+    wait_for("what the reader answers", PATIENCE, || {
+        let text = std::fs::read_to_string(&heard)?;
+        ensure!(text.contains("got one") && text.contains("got two"), "{text:?}");
+        Ok(())
+    })?;
+    drop(attach);
+
+    let (there, back) = (site.scratch().join("there"), site.scratch().join("back"));
+    // More than one buffer of anything on the way.
+    let content: Vec<u8> = (0..1_000_000u32).flat_map(|n| n.to_le_bytes()).collect();
+    std::fs::write(&there, &content)?;
+    let _ = std::fs::remove_file(&back);
+    kubectl.run(&["cp", "-c", "main", &there.display().to_string(), "talker:/tmp/file"])?;
+    kubectl.run(&["cp", "-c", "main", "talker:/tmp/file", &back.display().to_string()])?;
+    ensure!(std::fs::read(&back)? == content, "what came back is not what was sent");
+
+    let printed = site.scratch().join("forward");
+    let mut forward = kubectl.command(&["port-forward", "pod/talker", ":8080"]);
+    let _forward = Running(forward.stdout(File::create(&printed)?).stderr(Stdio::null()).spawn()?);
+    let address = wait_for("a port", PATIENCE, || {
+        // "Forwarding from 127.0.0.1:41234 -> 8080"
+        let text = std::fs::read_to_string(&printed)?;
+        text.split_whitespace().nth(2).map(str::to_owned).with_context(|| format!("it says {text:?}"))
+    })?;
+    // More than once: a connection that ended must not take the tunnel with it.
+    for _ in 0..3 {
+        let output = Command::new("ip")
+            .args(["netns", "exec", site.first(), "curl", "-sf", "-m", "10", &format!("http://{address}/")])
+            .output()?;
+        ensure!(output.stdout == b"served\n", "{:?}", String::from_utf8_lossy(&output.stdout));
+    }
+    kubectl.run(&["delete", "pod", "talker"]).map(drop)
 }
 
 fn page(site: &TwoNodes, node: &str) -> Result<String> {
