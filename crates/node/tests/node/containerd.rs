@@ -178,6 +178,23 @@ async fn until_node(site: &Site, wanted: &str) -> String {
     }
 }
 
+/// A process that hangs until this is dropped, also by a test that fails: what cleans up needs it.
+struct Stopped(nix::unistd::Pid);
+
+impl Stopped {
+    fn new(pid: u32) -> Stopped {
+        let pid = nix::unistd::Pid::from_raw(pid as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).expect("stopped");
+        Stopped(pid)
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = nix::sys::signal::kill(self.0, nix::sys::signal::Signal::SIGCONT);
+    }
+}
+
 async fn a_runtime_that_is_late_or_hangs_is_waited_for() {
     if !real_node_possible() {
         println!("SKIPPED: containerd, runc and the CNI plugins are missing");
@@ -185,7 +202,8 @@ async fn a_runtime_that_is_late_or_hangs_is_waited_for() {
     }
     let dir = tempfile::Builder::new().prefix("tmbn-cth-").tempdir().expect("folder");
     let image = busybox_archive(dir.path(), BUSYBOX, &["/bin/sh"]).expect("image");
-    // As when the machine starts: the node is there first.
+    // As when the machine starts: the node is there first. It also goes first, or it would start its pods again.
+    let containerd;
     let Some(mut site) = Site::start("cth").await else { return };
     site.halt().await;
     site.runtime = RuntimeChoice::Cri(dir.path().join("containerd.sock"));
@@ -199,15 +217,11 @@ async fn a_runtime_that_is_late_or_hangs_is_waited_for() {
         "readinessProbe": probe, "livenessProbe": probe}]}),
     )
     .await;
-    let containerd = Containerd::start(dir.path(), &[image]).expect("containerd");
+    containerd = Containerd::start(dir.path(), &[image]).expect("containerd");
     until_node(&site, "True").await;
     let before = site.ready("web").await;
 
-    let signal = |signal| {
-        let pid = nix::unistd::Pid::from_raw(containerd.pid() as i32);
-        nix::sys::signal::kill(pid, signal).expect("signal");
-    };
-    signal(nix::sys::signal::Signal::SIGSTOP);
+    let stopped = Stopped::new(containerd.pid());
     let why = until_node(&site, "False").await;
     assert!(why.contains("container runtime is down") && why.contains("does not answer"), "{why}");
     // Longer than any one call may take.
@@ -215,7 +229,7 @@ async fn a_runtime_that_is_late_or_hangs_is_waited_for() {
     let during = site.pods().get("web").await.expect("pod");
     let told = |pod: &Pod| (phase(pod).to_owned(), condition(pod, "Ready").map(str::to_owned), status(pod));
     assert_eq!(told(&before), told(&during), "nothing is known, so nothing is told");
-    signal(nix::sys::signal::Signal::SIGCONT);
+    drop(stopped);
     until_node(&site, "True").await;
     // Long enough for the probes to be asked again.
     tokio::time::sleep(Duration::from_secs(3)).await;
