@@ -16,7 +16,9 @@ pub async fn send(client: &kube::Client, method: &str, path: &str, body: Option<
     let mut request = Request::builder().method(method).uri(path);
     let body = match body {
         Some(value) => {
-            request = request.header("content-type", "application/json");
+            let kind =
+                if method == "PATCH" { "application/strategic-merge-patch+json" } else { "application/json" };
+            request = request.header("content-type", kind);
             Body::from(serde_json::to_vec(value)?)
         }
         None => Body::empty(),

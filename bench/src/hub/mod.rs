@@ -23,7 +23,7 @@ pub struct Args {
     #[arg(long, default_value_t = 100)]
     deployments: usize,
     /// How often each side runs
-    #[arg(long, default_value_t = 3)]
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long the idle agent is watched, in seconds
     #[arg(long, default_value_t = 300)]

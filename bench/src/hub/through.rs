@@ -19,6 +19,7 @@ use tombolo_testkit::{Kubectl, Process, Upstream, UpstreamOptions, cargo_binary}
 
 use super::{client, start_hub, ticket};
 use crate::load::send;
+use crate::procfs::cpu;
 use crate::report::{Figure, Goal, median};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -166,7 +167,7 @@ pub async fn measure(count: usize, rounds: usize) -> Result<Vec<Figure>> {
     let mut line = std::process::Command::new(cargo_binary("tombolo"));
     line.args(["agent", "--name", "member", "--tier", "cloud", "--kubeconfig"]).arg(&upstream.kubeconfig);
     line.arg("--hub").args(ticket(&hub)?);
-    let _agent = Process::start("agent", line, dir.path())?;
+    let agent = Process::start("agent", line, dir.path())?;
     hub.kubectl().until(
         &["get", "nodes", "-o", "jsonpath={.items[*].status.allocatable.cpu}"],
         "64",
@@ -176,9 +177,16 @@ pub async fn measure(count: usize, rounds: usize) -> Result<Vec<Figure>> {
     let (below, above) = (client(&upstream.kubeconfig).await?, client(&hub.kubeconfig).await?);
     let pods = Pods::watch(below.clone()).await?;
     let (mut direct, mut through) = (Times::default(), Times::default());
+    let (mut hub_spent, mut agent_spent) = (Vec::new(), Vec::new());
+    let milliseconds = |pid: u32, before: Duration| -> Result<f64> {
+        Ok((cpu(&[pid])? - before).as_secs_f64() * 1e3 / (SINGLES + count) as f64)
+    };
     for n in 0..rounds {
         round(&below, &pods, &format!("direct-{n}"), count, &mut direct).await?;
+        let before = (cpu(&[hub.process.pid()])?, cpu(&[agent.pid()])?);
         round(&above, &pods, &format!("hub-{n}"), count, &mut through).await?;
+        hub_spent.push(milliseconds(hub.process.pid(), before.0)?);
+        agent_spent.push(milliseconds(agent.pid(), before.1)?);
     }
     ensure!(!through.total.is_empty(), "at least one round is needed");
     let pair = |what: &str, direct: &[f64], through: &[f64], most: f64| {
@@ -198,5 +206,9 @@ pub async fn measure(count: usize, rounds: usize) -> Result<Vec<Figure>> {
     ]
     .into_iter()
     .flatten()
+    .chain([
+        Figure::new("processor time of the hub for one Deployment, made and deleted", "ms", hub_spent, None),
+        Figure::new("processor time of the agent for the same", "ms", agent_spent, None),
+    ])
     .collect())
 }

@@ -35,6 +35,8 @@ const DEPLOYMENTS: &str = "/apis/apps/v1/deployments";
 struct Inner {
     revision: u64,
     objects: Objects,
+    /// The mark and the first variable's value of each Deployment: they are asked for many times a second.
+    told: HashMap<String, (Value, Value)>,
     watchers: HashMap<String, Vec<mpsc::Sender<Bytes>>>,
 }
 
@@ -88,16 +90,12 @@ impl SiteApi {
 
     /// Deployments whose pods have this mark.
     pub fn marked(&self, mark: &str) -> usize {
-        let inner = self.inner.lock();
-        let all = inner.objects.get(DEPLOYMENTS).into_iter().flat_map(BTreeMap::values);
-        all.filter(|d| d["spec"]["template"]["metadata"]["labels"][MARK] == mark).count()
+        self.inner.lock().told.values().filter(|(m, _)| m == mark).count()
     }
 
     /// Deployments whose first variable has this value.
     pub fn valued(&self, value: &str) -> usize {
-        let inner = self.inner.lock();
-        let all = inner.objects.get(DEPLOYMENTS).into_iter().flat_map(BTreeMap::values);
-        all.filter(|d| d["spec"]["template"]["spec"]["containers"][0]["env"][0]["value"] == value).count()
+        self.inner.lock().told.values().filter(|(_, v)| v == value).count()
     }
 
     pub fn has_any(&self, collection: &str) -> bool {
@@ -169,6 +167,12 @@ impl Inner {
         if object["metadata"]["uid"].is_null() {
             object["metadata"]["uid"] = json!(format!("{collection}-{key}-{}", self.revision));
             object["metadata"]["creationTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        if collection == DEPLOYMENTS {
+            let template = &object["spec"]["template"];
+            let mark = template["metadata"]["labels"][MARK].clone();
+            let value = template["spec"]["containers"][0]["env"][0]["value"].clone();
+            self.told.insert(key.to_owned(), (mark, value));
         }
         let old =
             self.objects.entry(collection.to_owned()).or_default().insert(key.to_owned(), object.clone());
@@ -245,6 +249,7 @@ impl Inner {
         self.revision += 1;
         self.tell(&place.collection, "DELETED", &object);
         if place.collection == DEPLOYMENTS {
+            self.told.remove(&place.key());
             let prefix = format!("{}-", place.key());
             let pods = self.objects.get_mut("/api/v1/pods");
             let gone: Vec<String> =
