@@ -139,7 +139,12 @@ pub async fn measure(count: usize, works: usize) -> Result<Vec<Figure>> {
             vec![memory, memory_after],
             Some(Goal::AtMost(500.0)),
         ),
-        Figure::new(what("hub at rest, of one core"), "%", vec![idle, idle_after], Some(Goal::AtMost(AT_REST * 100.0))),
+        Figure::new(
+            what("hub at rest, of one core"),
+            "%",
+            vec![idle, idle_after],
+            Some(Goal::AtMost(AT_REST * 100.0)),
+        ),
         Figure::new(what(&format!("{all} works from nothing to applied")), "s", seconds(spread), None),
         Figure::new(
             what("a changed placement applied everywhere"),
