@@ -313,18 +313,23 @@ impl Applier {
         }
     }
 
-    /// Does what a tombstone asks.
+    /// Does what a tombstone asks. `sight`: whose an object was when it was last seen, and at which revision.
     pub async fn remove(
         &self,
         owner: &Owner,
         spec: &WorkSpec,
         tombstone: &Tombstone,
         seen: i64,
+        sight: &(dyn Fn(&Key) -> Option<(Owners, String)> + Sync),
     ) -> Result<Removed, Refusal> {
         let mut done = Removed::Gone;
         // The root goes first, so that nothing starts without what it needs.
         for (place, key) in keys(spec).enumerate() {
-            match self.remove_one(owner, &key, tombstone, seen).await? {
+            let removed = match self.remove_as_seen(owner, &key, tombstone, seen, sight(&key)).await? {
+                Some(removed) => removed,
+                None => self.remove_one(owner, &key, tombstone, seen).await?,
+            };
+            match removed {
                 Removed::UnderWay => done = Removed::UnderWay,
                 // Its pods are the site's again. What may run at most once is not gone while they run.
                 Removed::LetGo if place == 0 && spec.adopt && spec.lease.is_none() => done = Removed::LetGo,
@@ -332,6 +337,26 @@ impl Applier {
             }
         }
         Ok(done)
+    }
+
+    /// Deletes with one call what has not changed since it was seen. `None`: it must be looked at.
+    async fn remove_as_seen(
+        &self,
+        owner: &Owner,
+        key: &Key,
+        tombstone: &Tombstone,
+        seen: i64,
+        sight: Option<(Owners, String)>,
+    ) -> Result<Option<Removed>, Refusal> {
+        let Some((owners, revision)) = sight else { return Ok(None) };
+        if tombstone.keep || owners.farewell(owner, tombstone, seen) != Farewell::Delete {
+            return Ok(None);
+        }
+        let as_seen = Preconditions { uid: None, resource_version: Some(revision) };
+        match self.delete_if(&self.acting, key, as_seen).await {
+            Err(Refusal::Site(status)) if status.code == 409 => Ok(None),
+            other => other.map(Some),
+        }
     }
 
     async fn remove_one(
@@ -360,13 +385,25 @@ impl Applier {
 
     /// Deletes exactly the object that was looked at.
     pub async fn delete(&self, who: &Client, key: &Key, uid: Option<String>) -> Result<Removed, Refusal> {
-        let params = DeleteParams::background().preconditions(Preconditions { uid, resource_version: None });
+        match self.delete_if(who, key, Preconditions { uid, resource_version: None }).await {
+            Err(Refusal::Site(status)) if status.code == 409 => Ok(Removed::Gone),
+            other => other,
+        }
+    }
+
+    async fn delete_if(
+        &self,
+        who: &Client,
+        key: &Key,
+        preconditions: Preconditions,
+    ) -> Result<Removed, Refusal> {
+        let params = DeleteParams::background().preconditions(preconditions);
         match self.api(who, key).delete(&key.name, &params).await {
             Ok(answer) if answer.is_right() => Ok(Removed::Gone),
             // Some kinds answer with the object although it is gone.
             Ok(_) if self.metadata(key).await?.is_none() => Ok(Removed::Gone),
             Ok(_) => Ok(Removed::UnderWay),
-            Err(Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(Removed::Gone),
+            Err(Error::Api(status)) if status.code == 404 => Ok(Removed::Gone),
             Err(error) => Err(error.into()),
         }
     }
@@ -491,4 +528,78 @@ pub fn built_in(key: &Key) -> bool {
 pub fn calm(last: Option<Instant>, now: Instant) -> Option<Instant> {
     let quiet = Duration::from_secs(1);
     last.filter(|at| now.duration_since(*at) < quiet).map(|at| at + quiet)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::client::Body;
+
+    const HUB: &str = "h";
+
+    /// A site with one ConfigMap at revision 2, wanted by `owners`; notes what is asked of it.
+    fn site(owners: &[Owner]) -> (Applier, Arc<Mutex<Vec<String>>>) {
+        let annotations: BTreeMap<String, String> = owners.iter().map(|o| (o.key(), o.value())).collect();
+        let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+            "name": "a", "namespace": "d", "uid": "u", "resourceVersion": "2", "annotations": annotations}});
+        let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (object, log) = (object.clone(), log.clone());
+            async move {
+                let method = request.method().to_string();
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let text = String::from_utf8_lossy(&body).into_owned();
+                let outdated = method == "DELETE"
+                    && text.contains("resourceVersion")
+                    && !text.contains(r#""resourceVersion":"2""#);
+                log.lock().push(method.clone());
+                let answer = match method.as_str() {
+                    "DELETE" if outdated => json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                        "status": "Failure", "reason": "Conflict", "message": "it changed", "code": 409}),
+                    "DELETE" => {
+                        json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
+                    }
+                    _ => object,
+                };
+                let code = if outdated { 409 } else { 200 };
+                let body = Body::from(answer.to_string().into_bytes());
+                http::Response::builder().status(code).body(body)
+            }
+        });
+        let client = Client::new(service, "d");
+        (Applier::new(client.clone(), client, HUB), asked)
+    }
+
+    fn owner(work: &str) -> Owner {
+        Owner { hub: HUB.into(), work: work.into(), uid: "1".into() }
+    }
+
+    async fn remove(there: &[Owner], seen: &[Owner], revision: &str) -> (Removed, Vec<String>) {
+        let (applier, asked) = site(there);
+        let spec: WorkSpec = serde_json::from_value(
+            json!({"object": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "d"}}}),
+        )
+        .expect("a Work");
+        let tombstone = Tombstone { hub: HUB.into(), epoch: 1, ..Default::default() };
+        let annotations: BTreeMap<String, String> = seen.iter().map(|o| (o.key(), o.value())).collect();
+        let sight = |_: &Key| Some((Owners::of(Some(&annotations)), revision.to_owned()));
+        let removed = applier.remove(&owner("a"), &spec, &tombstone, 1, &sight).await.expect("no refusal");
+        let asked = asked.lock().clone();
+        (removed, asked)
+    }
+
+    #[tokio::test]
+    async fn what_is_as_it_was_seen_is_deleted_with_one_call() {
+        let ours = [owner("a")];
+        assert_eq!(remove(&ours, &ours, "2").await, (Removed::Gone, vec!["DELETE".to_owned()]));
+    }
+
+    #[tokio::test]
+    async fn what_somebody_else_wants_by_now_stays() {
+        let both = [owner("a"), owner("b")];
+        let (removed, asked) = remove(&both, &[owner("a")], "1").await;
+        assert_eq!(removed, Removed::Gone, "of this Work nothing is left to do");
+        assert_eq!(asked, ["DELETE", "GET", "PATCH"], "refused, looked at, and only our name taken off");
+    }
 }

@@ -70,7 +70,7 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
         return refuse("OtherHub", message);
     }
     if let Some(tombstone) = &spec.tombstone {
-        let done = shared.applier.remove(&owner, &spec, tombstone, seen).await;
+        let done = shared.applier.remove(&owner, &spec, tombstone, seen, &|key| shared.sight(key)).await;
         let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
         let removed = || {
             shared.ledger.lock().removed(work, &uid, generation, &tombstone.reason, &now());

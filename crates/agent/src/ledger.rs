@@ -87,7 +87,7 @@ pub struct Outcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     generation: Option<i64>,
-    revision: String,
+    pub revision: String,
 }
 
 impl Version {

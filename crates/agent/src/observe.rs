@@ -223,6 +223,11 @@ impl Shared {
         self.seen.lock().contains_key(key)
     }
 
+    /// Whose it was when it was last seen, and at which revision.
+    pub fn sight(&self, key: &Key) -> Option<(Owners, String)> {
+        self.seen.lock().get(key).map(|seen| (seen.owners.clone(), seen.version.revision.clone()))
+    }
+
     pub fn made(&self, made: Vec<(Key, Version)>) {
         self.made.lock().extend(made);
     }

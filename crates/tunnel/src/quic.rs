@@ -23,6 +23,10 @@ const IDLE: Duration = Duration::from_secs(180);
 const HUB_BUFFER: usize = 16 << 20;
 const SITE_BUFFER: usize = 1 << 20;
 
+/// Streams that a site may have open to its hub, and a hub to a site. Room for each is made at once, and a hub has many sites.
+const FROM_SITE: u32 = 100;
+const FROM_HUB: u32 = 256;
+
 fn transport(streams: u32) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
     config.max_idle_timeout(Some(IDLE.try_into().unwrap_or_else(|_| VarInt::MAX.into())));
@@ -44,7 +48,7 @@ pub fn listen(address: SocketAddr, mut tls: rustls::ServerConfig) -> Result<Endp
     tls.max_early_data_size = 0;
     let crypto = QuicServerConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.transport_config(transport(256));
+    config.transport_config(transport(FROM_SITE));
     config.migration(true);
     endpoint(address, HUB_BUFFER, Some(config))
 }
@@ -76,7 +80,7 @@ pub async fn dial(
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
-    config.transport_config(transport(256));
+    config.transport_config(transport(FROM_HUB));
     let any: SocketAddr =
         if address.is_ipv6() { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
     let mut endpoint = endpoint(any, SITE_BUFFER, None)?;
