@@ -16,6 +16,9 @@ pub struct Args {
     /// Also run `up`, `sites`, `explain` and `tour` and record what they print (as root; takes two minutes)
     #[arg(long, conflicts_with = "check")]
     captures: bool,
+    /// Capture what this program prints instead of a debug build, for example target/release/tombolo
+    #[arg(long, requires = "captures")]
+    program: Option<PathBuf>,
 }
 
 /// Pages of the reference, with what prints them.
@@ -37,7 +40,11 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     if args.captures {
-        let text = captures(&program);
+        let (program, build) = match &args.program {
+            Some(program) => (program.canonicalize().context("there is no such program")?, "release"),
+            None => (program, "debug"),
+        };
+        let text = captures(&program, build);
         // Whatever happened, the fleet goes.
         let _ = output(&program, &["down"]);
         fs::write(CAPTURES, text?)?;
@@ -64,16 +71,17 @@ fn output(program: &Path, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-fn captures(program: &Path) -> Result<String> {
+fn captures(program: &Path, build: &str) -> Result<String> {
     const HUB: &str = "/var/lib/tombolo/up/hub/admin.kubeconfig";
-    let mut out = "\
+    let mut out = format!(
+        "\
 # What it looks like
 
 <!-- Made by `cargo xtask docs --captures`; run that instead of editing. -->
 
-What the commands print, captured from one run of a debug build on a machine with two cores.
+What the commands print, captured from one run of a {build} build on a machine with two cores.
 "
-    .to_owned();
+    );
     let client = |args: &[&'static str]| [args, &["--kubeconfig", HUB]].concat();
     let shown: [(&str, &str, Vec<&str>); 6] = [
         ("A fleet on one machine", "tombolo up", vec!["up"]),
