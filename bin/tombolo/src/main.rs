@@ -121,7 +121,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let target = cli.target;
     runtime.spawn(stay_small());
-    runtime.block_on(async {
+    let result = runtime.block_on(async {
         match cli.command {
             Command::Serve(args) => serve::run(args).await,
             Command::Hub(args) => hub::run(args).await,
@@ -159,7 +159,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
                 Ok(())
             }
         }
-    })
+    });
+    if result.is_err() {
+        // The process ends with what went wrong; tasks that are torn apart now would only complain about each other.
+        std::mem::forget(runtime);
+    }
+    result
 }
 
 impl Command {
