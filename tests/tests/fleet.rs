@@ -69,10 +69,8 @@ fn the_oldest_kubernetes_of_a_fleet_does_so_too() -> Result<()> {
     is_a_good_member(Release::Oldest)
 }
 
-fn is_a_good_member(release: Release) -> Result<()> {
-    if !require(&[Fixture::Kubectl, Fixture::Etcd]) || !require(&release.programs()) {
-        return Ok(());
-    }
+/// A control plane with a node object that takes pods.
+fn cluster(release: Release) -> Result<(Upstream, Kubectl)> {
     let upstream = Upstream::start(&UpstreamOptions {
         controllers: Some("*,-node-lifecycle-controller".into()),
         scheduler: true,
@@ -81,6 +79,14 @@ fn is_a_good_member(release: Release) -> Result<()> {
     })?;
     let member = upstream.kubectl();
     ready_node(&member)?;
+    Ok((upstream, member))
+}
+
+fn is_a_good_member(release: Release) -> Result<()> {
+    if !require(&[Fixture::Kubectl, Fixture::Etcd]) || !require(&release.programs()) {
+        return Ok(());
+    }
+    let (upstream, member) = cluster(release)?;
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0", "--lease-seconds", "5"])?;
     let kubectl = hub.kubectl();
@@ -141,14 +147,7 @@ fn a_real_kubernetes_and_its_hub_part_without_each_other() -> Result<()> {
     if !require(&[Fixture::Kubectl, Fixture::Etcd]) || !require(&release.programs()) {
         return Ok(());
     }
-    let upstream = Upstream::start(&UpstreamOptions {
-        controllers: Some("*,-node-lifecycle-controller".into()),
-        scheduler: true,
-        lift_limits: true,
-        release,
-    })?;
-    let member = upstream.kubectl();
-    ready_node(&member)?;
+    let (upstream, member) = cluster(release)?;
     let dir = tempfile::tempdir()?;
     let mut hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0", "--lease-seconds", "5"])?;
     let kubectl = hub.kubectl();
