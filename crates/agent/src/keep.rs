@@ -142,6 +142,23 @@ mod tests {
         work
     }
 
+    /// As the first release wrote it, and as a later one may.
+    #[test]
+    fn what_another_release_kept_is_read() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let first = r#"{"name":"a","uid":"u","generation":3,"spec":{"root":{"apiVersion":"","kind":"","name":"","uid":"","generation":0},"hub":{"id":"north","epoch":0},"object":{"kind":"Secret"},"drift":"report"}}"#;
+        let later = first
+            .replace(r#""uid":"u""#, r#""uid":"u","heard":"monday""#)
+            .replace(r#""epoch":0"#, r#""epoch":0,"mood":"good""#);
+        for (file, text) in [("a.json", first), ("b.json", &later)] {
+            std::fs::write(dir.path().join(file), text).expect("written");
+        }
+        let loaded = Keep::new(Some(dir.path().to_owned())).load("north");
+        assert_eq!(loaded, [a_work("a", "north"), a_work("a", "north")]);
+        let kept = Kept { name: "a".into(), uid: "u".into(), generation: 3, spec: loaded[0].spec.clone() };
+        assert_eq!(serde_json::to_string(&kept).expect("JSON"), first);
+    }
+
     #[test]
     fn what_was_kept_is_there_after_a_restart_and_belongs_to_its_hub() {
         let dir = tempfile::tempdir().expect("a folder");

@@ -14,7 +14,8 @@ use crate::state::StateSecret;
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
 /// What a hub says to a site that it removed, as the reason of closing the tunnel.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Removal {
     pub hub: String,
     pub epoch: i64,
@@ -80,5 +81,17 @@ mod tests {
         let said = format!("the hub refused (410): {}\n", serde_json::to_string(&removal_).expect("JSON"));
         assert_eq!(removal(&said), Some(removal_));
         assert_eq!(removal("no heartbeat for 60s"), None);
+    }
+
+    /// As the first release says it; a later one may say more.
+    #[test]
+    fn a_removal_of_another_release_is_understood() {
+        let said = r#"{"hub":"h","epoch":3,"delete":true,"message":"gone"}"#;
+        let wanted = Removal { hub: "h".into(), epoch: 3, delete: true, message: "gone".into() };
+        assert_eq!(serde_json::to_string(&wanted).expect("JSON"), said);
+        let more = r#"{"hub":"h","epoch":3,"delete":true,"message":"gone","until":"monday"}"#;
+        assert_eq!(removal(more), Some(wanted));
+        let less = removal(r#"{"hub":"h","epoch":3}"#).expect("understood");
+        assert!(!less.delete, "nothing is deleted that nobody said should be");
     }
 }

@@ -167,4 +167,21 @@ mod tests {
         assert_eq!(State::from_data(&state.data()), state);
         assert!(!state.joined());
     }
+
+    /// As the first release wrote it; one that came later may have written more.
+    #[test]
+    fn a_state_of_another_release_is_read() {
+        let fields =
+            ["ca.crt", "tls.key", "tls.crt", "hub", "epoch", "quicPort", "replicas", "tokenId", "removed"];
+        let values = ["ca", "k", "c", "h", "7", "6443", "https://10.0.0.1:6443", "abc", ""];
+        let text = |(key, value): (&str, &str)| (key.to_owned(), ByteString(value.as_bytes().to_vec()));
+        let mut kept: BTreeMap<_, _> = fields.into_iter().zip(values).map(text).collect();
+        let state = State::from_data(&kept);
+        assert_eq!((state.hub.as_str(), state.epoch, state.quic_port), ("h", 7, 6443));
+        assert_eq!((state.replicas.len(), state.token_id.as_str(), state.joined()), (1, "abc", true));
+        assert!(state.data().keys().all(|key| kept.contains_key(key)), "{:?}", state.data().keys());
+        kept.insert("later".into(), ByteString(b"more".to_vec()));
+        kept.remove("quicPort");
+        assert_eq!(State::from_data(&kept), State { quic_port: 0, ..state });
+    }
 }

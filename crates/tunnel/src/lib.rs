@@ -29,6 +29,8 @@ mod mux;
 mod preamble;
 pub mod quic;
 pub mod tls;
+#[cfg(test)]
+mod wire_tests;
 
 pub use backoff::{Backoff, random_fraction};
 pub use client::{client, client_with};
