@@ -1,4 +1,4 @@
-//! `cargo xtask docs`: the parts of the book that are made from the program itself.
+//! `cargo xtask docs`: the parts of the book that are made from the program itself, and the book as HTML.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{cargo, check};
+use crate::fixtures;
+use crate::run::{cargo, check, root};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -49,6 +50,16 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = output(&program, &["down"]);
         fs::write(CAPTURES, text?)?;
     }
+    if !args.check {
+        book()?;
+    }
+    Ok(())
+}
+
+/// Renders the book; `book.toml` says where to.
+fn book() -> Result<()> {
+    check(Command::new(fixtures::mdbook()?).arg("build").arg(root().join("docs")))?;
+    println!("docs: the book is in target/book/index.html");
     Ok(())
 }
 

@@ -1,8 +1,10 @@
-//! The real programs that tests compare with: Kubernetes, etcd, Helm, containerd.
+//! The real programs that tests compare with or use: Kubernetes, etcd, Helm, containerd, mdBook.
 //!
-//! A binary is taken from `KUBEBUILDER_ASSETS` when that is set (and its version fits), else it is built once
-//! from its Go module into a cache folder that survives between runs. Debian packages are installed by
+//! A binary of the release we want is taken from the folder in `KUBEBUILDER_ASSETS`, else from `PATH`, else it is built
+//! once from its Go module into a cache folder that survives between runs. Debian packages are installed by
 //! `apt-get` when their program is missing and we are root.
+
+mod installed;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,13 +13,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::run::{check, output};
+use crate::run::{cargo, check, output};
 
 pub const KUBERNETES: &str = "1.36.3";
 /// The oldest release that clients and members of a fleet may have.
 pub const KUBERNETES_OLD: &str = "1.30.14";
 const ETCD: &str = "3.6.16";
 const HELM: &str = "3.21.4";
+const MDBOOK: &str = "0.5.3";
 
 /// Debian packages, each with a file that shows it is there.
 const PACKAGES: &[(&str, &str)] = &[
@@ -67,10 +70,33 @@ pub fn ensure_all() -> Result<Fixtures> {
     found.insert("TOMBOLO_KUBE_CONTROLLER_MANAGER_OLD", old.command("kube-controller-manager")?);
     found.insert("TOMBOLO_KUBE_SCHEDULER_OLD", old.command("kube-scheduler")?);
     let etcd = Module::plain("etcd", "go.etcd.io/etcd/server/v3", ETCD)?;
-    found.insert("TOMBOLO_ETCD", etcd.build("etcd", "go.etcd.io/etcd/server/v3")?);
+    found.insert("TOMBOLO_ETCD", etcd.installed_or_built("etcd", "go.etcd.io/etcd/server/v3")?);
     let helm = Module::plain("helm", "helm.sh/helm/v3", HELM)?;
-    found.insert("TOMBOLO_HELM", helm.build("helm", "helm.sh/helm/v3/cmd/helm")?);
+    found.insert("TOMBOLO_HELM", helm.installed_or_built("helm", "helm.sh/helm/v3/cmd/helm")?);
+    found.insert("TOMBOLO_MDBOOK", mdbook()?);
     Ok(found)
+}
+
+/// What renders the book.
+pub fn mdbook() -> Result<PathBuf> {
+    of_crate("mdbook", MDBOOK, &["--no-default-features", "--features", "search"])
+}
+
+/// A program of a crate, installed once into the cache folder.
+pub fn of_crate(name: &str, version: &str, flags: &[&str]) -> Result<PathBuf> {
+    let root = cache()?.join(format!("bin/{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !program.exists() {
+        println!("fixtures: installing {name} {version}");
+        let mut install = cargo();
+        install.args(["install", name, "--locked", "--quiet", "--version", version]).args(flags);
+        // Nothing of it is wanted among our own builds.
+        install.arg("--root").arg(&root).env_remove("CARGO_TARGET_DIR");
+        check(&mut install).with_context(|| {
+            format!("{name} {version} cannot be installed; is the registry of crates reachable?")
+        })?;
+    }
+    Ok(program)
 }
 
 /// What the tests' images are made from.
@@ -157,15 +183,14 @@ impl Module {
     }
 
     fn command(&self, name: &str) -> Result<PathBuf> {
-        if self.version == KUBERNETES
-            && let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS")
-        {
-            let given = PathBuf::from(assets).join(name);
-            if given.exists() {
-                return Ok(given);
-            }
+        self.installed_or_built(name, &format!("k8s.io/kubernetes/cmd/{name}"))
+    }
+
+    fn installed_or_built(&self, name: &str, package: &str) -> Result<PathBuf> {
+        match installed::find(name, &self.version) {
+            Some(found) => Ok(found),
+            None => self.build(name, package),
         }
-        self.build(name, &format!("k8s.io/kubernetes/cmd/{name}"))
     }
 
     fn build(&self, name: &str, package: &str) -> Result<PathBuf> {
@@ -177,6 +202,9 @@ impl Module {
     }
 
     fn test_binary(&self, name: &str, package: &str) -> Result<PathBuf> {
+        if let Some(found) = installed::find(name, &self.version) {
+            return Ok(found);
+        }
         self.produce(name, |target| {
             let mut command = go(&self.source);
             command.args(["test", "-c", "-ldflags", &self.linker_flags(), "-o"]).arg(target).arg(package);

@@ -8,8 +8,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::fixtures::cache;
-use crate::run::{cargo, check, root};
+use crate::fixtures::{cache, of_crate};
+use crate::run::{check, root};
 
 const CARGO_FUZZ: &str = "0.13.2";
 /// An input that takes longer, or needs more, is a finding.
@@ -40,14 +40,14 @@ enum Budget {
 pub fn run(args: &Args) -> Result<()> {
     let budget = args.inputs.map_or(Budget::Seconds(args.seconds), Budget::Inputs);
     match &args.target {
-        Some(target) => one(&fuzzer()?, target, budget),
+        Some(target) => one(&of_crate("cargo-fuzz", CARGO_FUZZ, &[])?, target, budget),
         None => all(budget),
     }
 }
 
 /// Runs every target in turn and stops at the first finding.
 fn all(budget: Budget) -> Result<()> {
-    let fuzzer = fuzzer()?;
+    let fuzzer = of_crate("cargo-fuzz", CARGO_FUZZ, &[])?;
     for target in targets()? {
         one(&fuzzer, &target, budget)?;
     }
@@ -92,19 +92,4 @@ fn targets() -> Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-/// `cargo-fuzz`, installed once into the cache folder.
-fn fuzzer() -> Result<PathBuf> {
-    let root = cache()?.join(format!("cargo-fuzz-{CARGO_FUZZ}"));
-    let program = root.join("bin/cargo-fuzz");
-    if !program.exists() {
-        println!("fuzz: installing cargo-fuzz {CARGO_FUZZ}");
-        check(
-            cargo()
-                .args(["install", "cargo-fuzz", "--locked", "--quiet", "--version", CARGO_FUZZ, "--root"])
-                .arg(&root),
-        )?;
-    }
-    Ok(program)
 }

@@ -39,7 +39,7 @@ enum Command {
     Bench(bench::Args),
     /// Run Kubernetes' own conformance tests against a site and write docs/conformance.md
     Conformance(conformance::Args),
-    /// Make the book's reference from the program, and check that it is current
+    /// Make the book's reference from the program and render the book; or check that the reference is current
     Docs(docs::Args),
     /// Run the model-checked soak: random clients and watchers, kills and restarts
     Soak(soak::Args),

@@ -18,6 +18,7 @@ pub enum Fixture {
     Etcd,
     Helm,
     Pause,
+    Mdbook,
 }
 
 impl Fixture {
@@ -40,6 +41,7 @@ impl Fixture {
             Self::Etcd => ("TOMBOLO_ETCD", "etcd-3.6.16/etcd"),
             Self::Pause => ("TOMBOLO_PAUSE", "k8s-1.36.3/pause"),
             Self::Helm => ("TOMBOLO_HELM", "helm-3.21.4/helm"),
+            Self::Mdbook => ("TOMBOLO_MDBOOK", "mdbook-0.5.3/bin/mdbook"),
         }
     }
 
