@@ -6,4 +6,6 @@ mod fixture;
 mod jobs;
 mod platform;
 mod rollout;
+mod scheduling;
 mod sets;
+mod strategies;

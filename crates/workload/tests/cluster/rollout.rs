@@ -145,7 +145,8 @@ async fn a_pod_that_fits_nowhere_says_why_with_numbers() -> Result<()> {
     })
     .await?;
     eventually("and an event", async || {
-        Ok(site.kubectl(&ns, &["get", "events"])?.contains("FailedScheduling"))
+        let events = site.kubectl(&ns, &["get", "events"])?;
+        Ok(events.contains("FailedScheduling") && events.contains("Insufficient cpu (asked 1000, most free "))
     })
     .await
 }
