@@ -3,6 +3,8 @@
 
 #[path = "once/machine.rs"]
 mod machine;
+#[path = "once/restored.rs"]
+mod restored;
 #[path = "once/stamps.rs"]
 mod stamps;
 
@@ -78,12 +80,13 @@ enum Event {
 }
 
 impl Fleet {
-    fn start() -> Result<Self> {
+    /// `prefix` and `network` as of [`Lan::start`].
+    fn start(prefix: &str, network: u8) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let stamps = dir.path().join("stamps");
         std::fs::create_dir(&stamps)?;
         let link = Link { delay: Duration::from_millis(5), ..Link::default() };
-        let mut lan = Lan::start("tfo", [198, 18, 76], dir.path(), link)?;
+        let mut lan = Lan::start(prefix, [198, 18, network], dir.path(), link)?;
         let image = busybox_archive(dir.path(), "test.local/app:1", &["/bin/sleep", "100000"])?;
         let hub_host = lan.host("hub")?;
         let hub = hub_host.tombolo("hub", HUB)?;
@@ -114,6 +117,30 @@ impl Fleet {
         let runs = stamps::runs(&self.stamps)?;
         if let Some((a, b)) = stamps::overlap(&runs) {
             bail!("two ran at once: {a:?} and {b:?}; all: {runs:#?}");
+        }
+        Ok(())
+    }
+
+    /// What everybody said, where that may explain a failure.
+    fn tell(&self, result: Result<()>) -> Result<()> {
+        if result.is_err() {
+            for machine in &self.machines {
+                let log = machine.log();
+                let tail: Vec<&str> = log.lines().rev().take(30).collect();
+                eprintln!("--- {}\n{}", machine.name, tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
+            }
+            let log = std::fs::read_to_string(self.hub_host.dir.join("tombolo-hub.log")).unwrap_or_default();
+            eprintln!("--- hub\n{}", log.lines().rev().take(40).collect::<Vec<_>>().join("\n"));
+        }
+        result
+    }
+
+    /// Watches for a while that two never run.
+    fn calm(&self, seconds: u64) -> Result<()> {
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(seconds) {
+            self.never_two()?;
+            std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
     }
@@ -201,18 +228,9 @@ fn a_workload_that_may_run_at_most_once_never_runs_twice() -> Result<()> {
     if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
     }
-    let mut fleet = Fleet::start()?;
+    let mut fleet = Fleet::start("tfo", 76)?;
     let result = live_through_it(&mut fleet);
-    if result.is_err() {
-        for machine in &fleet.machines {
-            let log = machine.log();
-            let tail: Vec<&str> = log.lines().rev().take(30).collect();
-            eprintln!("--- {}\n{}", machine.name, tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
-        }
-        let log = std::fs::read_to_string(fleet.hub_host.dir.join("tombolo-hub.log")).unwrap_or_default();
-        eprintln!("--- hub\n{}", log.lines().rev().take(40).collect::<Vec<_>>().join("\n"));
-    }
-    result
+    fleet.tell(result)
 }
 
 fn live_through_it(fleet: &mut Fleet) -> Result<()> {
@@ -228,11 +246,7 @@ fn live_through_it(fleet: &mut Fleet) -> Result<()> {
         fleet.toggle(&holder, event)?;
         fleet.machine(&holder)?.start_node()?;
         // The one that is back does not take it: long enough for a lease and all that follows.
-        let calm = Instant::now();
-        while calm.elapsed() < Duration::from_secs(10) {
-            fleet.never_two()?;
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        fleet.calm(10)?;
         ensure!(fleet.runs_at(None)? == now, "it went back by itself");
     }
 

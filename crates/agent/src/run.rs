@@ -319,7 +319,10 @@ async fn renew_lease(
         if age >= Duration::from_secs(between.max(4) as u64 / 4) {
             connection.poke();
         }
-        if last == Some(sent) {
+        let leased =
+            || shared.ledger.lock().leased().map(|(work, _)| work.clone()).collect::<Vec<_>>().join(" ");
+        // A Work that came since the last heartbeat need not wait for the next one.
+        if last == Some(sent) && (!caught_up || leased() == last_for) {
             continue;
         }
         // The same tunnel may have been mute for so long that the hub counted us as lost.
@@ -347,16 +350,18 @@ async fn renew_lease(
             if !caught_up {
                 continue;
             }
+    let mut last_for = String::new();
         }
         let told =
             tombolo_api::RenewalSent { machine: machine.clone(), boot: boot.clone(), millis: sent as i64 };
         let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": name, "annotations": {tombolo_api::names::RENEWAL_ANNOTATION: told.to_string()}},
+            "metadata": {"name": name, "annotations": {tombolo_api::names::RENEWAL_ANNOTATION: told.to_string(),
+                tombolo_api::names::RENEWED_FOR_ANNOTATION: works}},
             "spec": {"holderIdentity": shared.applier.hub, "leaseDurationSeconds": seconds,
                 "renewTime": (jiff::Timestamp::now() - age).strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string()}});
         let params = kube::api::PatchParams::apply(tombolo_api::names::SITE_MANAGER).force();
         match api.patch(&name, &params, &kube::api::Patch::Apply(&lease)).await {
-            Ok(_) => last = Some(sent),
+            Ok(_) => (last, last_for) = (Some(sent), works),
             Err(error) => tracing::warn!(%error, "the lease of at-most-once workloads was not renewed"),
         }
     }
@@ -388,6 +393,8 @@ async fn remember(
                 Ok((key, certificate)) => {
                     tracing::info!(site = config.name, "certificate renewed");
                     let renewed = State { key, certificate, ..state.clone() };
+        // What the hub has forgotten is renewed no more: it may place it elsewhere.
+        let works = leased();
                     match secret.save(&renewed).await {
                         Ok(()) => *state = renewed,
                         Err(error) => tracing::warn!(%error, "cannot keep the renewed certificate"),

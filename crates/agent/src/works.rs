@@ -3,7 +3,7 @@
 //! After a cut the watch goes on where it stopped. When the hub no longer knows that point, versions are compared (metadata
 //! only) and only what differs is fetched.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -79,13 +79,15 @@ pub async fn follow(
     }
 }
 
-/// Whether this site knows every Work in the hub's present version, and has carried out the tombstones of workloads that
-/// may run at most once.
+/// Whether this site knows every Work in the hub's present version, has carried out the tombstones of workloads that may
+/// run at most once, and keeps none of those that the hub has forgotten.
 pub async fn caught_up(hub: &Client, site: &str, shared: &Arc<Shared>) -> Result<bool, Error> {
     let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
     let mut params = ListParams::default().limit(500);
+    let mut there: HashSet<(String, String)> = HashSet::new();
     loop {
         let page = api.list_metadata(&params).await?;
+        there.extend(page.items.iter().map(|item| (item.name_any(), item.uid().unwrap_or_default())));
         let ledger = shared.ledger.lock();
         let known = page.items.iter().all(|item| {
             ledger.get(&item.name_any()).is_some_and(|entry| {
@@ -96,10 +98,12 @@ pub async fn caught_up(hub: &Client, site: &str, shared: &Arc<Shared>) -> Result
         if !known || ledger.fences_pending() {
             return Ok(false);
         }
-        drop(ledger);
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => params = ListParams::default().limit(500).continue_token(&token),
-            None => return Ok(true),
+            None => {
+                let known = |(name, uid): (&String, &String)| there.contains(&(name.clone(), uid.clone()));
+                return Ok(ledger.leased().all(known));
+            }
         }
     }
 }

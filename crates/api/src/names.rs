@@ -82,6 +82,9 @@ pub const AT_MOST_ONCE_ANNOTATION: &str = "tombolo.dev/at-most-once-seconds";
 pub const RENEWAL_ANNOTATION: &str = "tombolo.dev/renewal-sent";
 /// On a Site: `keep` leaves workloads at the site when the Site is removed.
 pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
+/// On the same Lease: names of the Works that it was renewed for. What no Work of the hub speaks of is not among them, and
+/// stops. Absent, it counts for all (agents of before 0.1).
+pub const RENEWED_FOR_ANNOTATION: &str = "tombolo.dev/renewed-for";
 
 /// On a Site: its certificates were revoked, and it may join again with a new token (RFC 3339).
 pub const REVOKED_ANNOTATION: &str = "tombolo.dev/revoked";

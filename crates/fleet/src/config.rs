@@ -1,5 +1,6 @@
 //! What the fleet's controllers are told.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use kube::Client;
@@ -42,6 +43,8 @@ pub struct FleetConfig {
     pub tunnels: TunnelHub,
     /// Several replicas: act only while leading.
     pub elect: bool,
+    /// A file that says that the store is an old copy; removed once that can do no harm any more.
+    pub restored: Option<PathBuf>,
     pub shutdown: CancellationToken,
 }
 
@@ -61,6 +64,7 @@ impl FleetConfig {
             replica: "hub".into(),
             tunnels,
             elect: false,
+            restored: None,
             shutdown: CancellationToken::new(),
         }
     }

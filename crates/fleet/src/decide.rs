@@ -19,7 +19,7 @@ pub const PARTS_ANNOTATION: &str = "tombolo.dev/parts";
 /// Replicas go back to a preferred site only when nothing moved for this long.
 const REST: i64 = 60;
 /// A fenced pod needs a moment to stop after its deadline.
-const FENCE_MARGIN: i64 = 15;
+pub const FENCE_MARGIN: i64 = 15;
 
 /// A decision, and what it was made from.
 #[derive(Clone, Debug)]
@@ -138,6 +138,10 @@ fn ask(
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
     let none = Vec::new();
     let sites: Vec<engine::SiteView> = index
+    if now < index.nobody_lost_before {
+        let deaf = u64::try_from(index.nobody_lost_before - index.since.steady).unwrap_or(0);
+        rule.failover.wait_seconds = rule.failover.wait_seconds.max(deaf);
+    }
         .sites
         .iter()
         .filter(|(_, state)| state.site.metadata.deletion_timestamp.is_none())

@@ -43,11 +43,7 @@ pub async fn establish(client: &Client) -> Result<Identity, Error> {
             .await?;
     }
     if restored {
-        tracing::warn!(
-            stored,
-            epoch,
-            "this hub was restored from a backup: tombstones of before are void, nothing is deleted for them"
-        );
+        tracing::warn!(stored, epoch, "sites know a later life of this hub: its store is an old copy");
     }
     Ok(Identity { hub: HubRef { id: id.clone(), epoch, path: vec![id] }, restored })
 }

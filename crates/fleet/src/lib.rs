@@ -40,6 +40,7 @@ mod plan;
 mod references;
 pub mod register;
 mod render;
+mod restored;
 mod rooms;
 mod run;
 mod sign;

@@ -256,7 +256,8 @@ fn propagate(
     }
     // With at-most-once, nothing grows anywhere while something may still run elsewhere.
     let held_back = placement.failover.at_most_once
-        && works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now));
+        && (now < index.nothing_once_before
+            || works.iter().any(|(site, w)| may_still_run(index, site, w, decided, now)));
     let ordinals =
         if key.kind == "StatefulSet" { ordinals(decided, works, &name, root) } else { BTreeMap::new() };
     let hub = {

@@ -395,6 +395,37 @@ fn what_may_run_at_most_once_moves_when_its_lease_is_over() {
 #[test]
 fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
     let mut index = lost_with_at_most_once();
+#[test]
+fn a_restored_hub_starts_nothing_that_may_run_at_most_once_before_it_has_stopped_everywhere() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.at_most_once = true;
+    let mut index = fleet(&["a"], spec);
+    index.nothing_once_before = NOW + 55;
+    index.put_object(key(), deployment(1, 1));
+    for later in [0, 54] {
+        index.heard("a", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::new(), "{later} s are too early");
+    }
+    index.heard("a", 0, at(NOW + 55));
+    step(&mut index, NOW + 55);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+}
+
+#[test]
+fn a_hub_that_did_not_listen_gives_no_site_up() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    index.nobody_lost_before = NOW + 120;
+    for (later, at_site) in [(119, "a"), (121, "b")] {
+        index.heard("b", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([(at_site.into(), 1)]), "{later} s later");
+    }
+}
+
     index.heard("b", 0, at(NOW + 60));
     step(&mut index, NOW + 60);
     assert_eq!(shares(&index), BTreeMap::new());

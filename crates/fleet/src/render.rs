@@ -16,7 +16,7 @@ use crate::parts;
 /// A Work may not be larger.
 pub const MOST: usize = 512 << 10;
 /// Seconds a pod of an at-most-once workload may run without a renewed lease, where nothing else is said.
-const LEASE_SECONDS: i64 = 40;
+pub const LEASE_SECONDS: i64 = 40;
 /// A lease leaves at least so many seconds between two renewals, however long the pod may take to stop.
 const LEAST_RUN: i64 = 10;
 

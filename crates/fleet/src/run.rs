@@ -22,6 +22,7 @@ use crate::identity::{self, Identity};
 use crate::index::Index;
 use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
+use crate::restored::{self, Quiet};
 use crate::told::Told;
 use crate::tunnels::Admission;
 use crate::watches::Known;
@@ -60,6 +61,7 @@ pub async fn run(config: FleetConfig) -> Result<(), FleetError> {
 }
 
 async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
+    let began = Instant::now();
     let boxed = |error: Error| FleetError::Api(Box::new(error));
     for crd in tombolo_api::crds() {
         install::apply(&config.client, serde_json::json!(crd)).await.map_err(boxed)?;
@@ -67,7 +69,14 @@ async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
     install::served(&config.client).await.map_err(boxed)?;
     let everywhere = CancellationToken::new();
     let _stop = everywhere.clone().drop_guard();
-    spawn(&everywhere, admit(config.clone()));
+    let quiet = match &config.restored {
+        Some(_) => Some(restored::look(&config.client, began).await.map_err(boxed)?),
+        None => None,
+    };
+    if let Some((mark, quiet)) = config.restored.clone().zip(quiet) {
+        spawn(&everywhere, async move { restored::forget(&mark, quiet).await });
+    }
+    spawn(&everywhere, admit(config.clone(), quiet));
     spawn(&everywhere, renew_leases(config.clone()));
     spawn(&everywhere, announce(config.clone()));
     loop {
@@ -80,7 +89,7 @@ async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
         }
         let term = everywhere.child_token();
         let _over = term.clone().drop_guard();
-        let ruling = rule(config.clone(), term);
+        let ruling = rule(config.clone(), term, quiet);
         if config.elect {
             tokio::select! {
                 result = ruling => result.map_err(boxed)?,
@@ -103,12 +112,21 @@ fn spawn(until: &CancellationToken, task: impl Future<Output = ()> + Send + 'sta
 }
 
 /// What the leading replica does.
-async fn rule(config: Arc<FleetConfig>, term: CancellationToken) -> Result<(), Error> {
+async fn rule(config: Arc<FleetConfig>, term: CancellationToken, quiet: Option<Quiet>) -> Result<(), Error> {
     let Identity { hub, restored } = identity::establish(&config.client).await?;
+    let restored = restored || config.restored.is_some();
     install::install(&config.client, &config.ca_cert, &config.url, &hub.id, config.quic_port).await?;
     tracing::info!(hub = hub.id, epoch = hub.epoch, "fleet starts");
     let lease = i64::try_from(config.lease.as_secs()).unwrap_or(40).max(1);
-    let known = Known::new(Index::new(hub, restored, clock::now(), lease));
+    let mut index = Index::new(hub, restored, clock::now(), lease);
+    if let Some(quiet) = quiet {
+        let left = quiet.until.saturating_duration_since(Instant::now()).as_secs();
+        index.nothing_once_before = index.since.steady + i64::try_from(left).unwrap_or(0) + 1;
+        if quiet.doors {
+            index.nobody_lost_before = index.nothing_once_before + lease.max(restored::RETURN);
+        }
+    }
+    let known = Known::new(index);
     spawn(&term, refit(config.clone()));
     spawn(&term, register::run(config.clone()));
     let client = &config.client;
@@ -453,7 +471,15 @@ async fn refit(config: Arc<FleetConfig>) {
 }
 
 /// Every replica keeps its doors: who may tie itself, who was removed.
-async fn admit(config: Arc<FleetConfig>) {
+async fn admit(config: Arc<FleetConfig>, quiet: Option<Quiet>) {
+    if let Some(quiet) = quiet.filter(|quiet| quiet.doors) {
+        let seconds = quiet.until.saturating_duration_since(Instant::now()).as_secs();
+        tracing::warn!(
+            seconds,
+            "this hub was restored from a backup: no site is heard until what may run at most once has stopped everywhere"
+        );
+        tokio::time::sleep_until(quiet.until.into()).await;
+    }
     let sites: Api<Site> = Api::all(config.client.clone());
     let removed: Api<ConfigMap> = Api::namespaced(config.client.clone(), names::SYSTEM_NAMESPACE);
     let only = watcher::Config::default().fields(&format!("metadata.name={}", names::REMOVED_SITES));

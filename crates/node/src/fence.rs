@@ -24,6 +24,8 @@ pub(crate) struct Terms {
     pub stop: i64,
     /// Label of the hub whose lease counts; none: whichever lease is the oldest.
     pub hub: Option<String>,
+    /// Work that the pod was born of; none (it was taken over): a lease for any Work counts.
+    pub work: Option<String>,
 }
 
 /// None for a pod that may run as long as it likes. An annotation nobody can read means no time at all.
@@ -32,7 +34,8 @@ pub(crate) fn terms(pod: &Pod) -> Option<Terms> {
     let lease: i64 = annotations.get(names::AT_MOST_ONCE_ANNOTATION)?.parse().unwrap_or(0);
     let stop = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds).unwrap_or(30);
     let hub = annotations.get(names::HUB_LABEL).cloned();
-    Some(Terms { lease: lease.max(0) * 1000, stop: stop.max(0) * 1000, hub })
+    let work = pod.metadata.labels.as_ref().and_then(|labels| labels.get(names::WORK_LABEL)).cloned();
+    Some(Terms { lease: lease.max(0) * 1000, stop: stop.max(0) * 1000, hub, work })
 }
 
 /// On the boot clock, in milliseconds: ask to end, then end.

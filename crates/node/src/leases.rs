@@ -16,14 +16,51 @@ use crate::context::Context;
 use crate::fence::{self, Clocks, Terms};
 use crate::machine;
 
-/// Per hub, when the newest renewal it acknowledged was sent, on the boot clock.
-pub(crate) type Renewals = BTreeMap<String, i64>;
+/// What each hub acknowledged.
+pub(crate) type Renewals = BTreeMap<String, Renewed>;
+
+/// When the newest renewals that one hub acknowledged were sent, on the boot clock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Renewed {
+    /// For all its Works.
+    all: Option<i64>,
+    /// For single ones. What a hub has forgotten is not renewed any more, though others are.
+    works: BTreeMap<String, i64>,
+}
+
+impl Renewed {
+    fn of(&self, work: Option<&String>) -> Option<i64> {
+        match work {
+            Some(work) => self.all.max(self.works.get(work).copied()),
+            None => self.all.max(self.works.values().max().copied()),
+        }
+    }
+
+    /// Says whether it is news.
+    fn note(&mut self, works: Option<&str>, sent: i64) -> bool {
+        let newer = |old: Option<i64>| old.is_none_or(|old| old < sent);
+        let Some(works) = works else {
+            let news = newer(self.all);
+            self.all = self.all.max(Some(sent));
+            return news;
+        };
+        let mut news = false;
+        for work in works.split_whitespace() {
+            if newer(self.works.get(work).copied()) {
+                self.works.insert(work.to_owned(), sent);
+                news = true;
+            }
+        }
+        news
+    }
+}
 
 /// When the renewal that counts for a pod was sent.
 pub(crate) fn renewal(renewals: &Renewals, terms: &Terms) -> Option<i64> {
+    let of = |renewed: &Renewed| renewed.of(terms.work.as_ref());
     match &terms.hub {
-        Some(hub) => renewals.get(hub).copied(),
-        None => renewals.values().min().copied(),
+        Some(hub) => of(renewals.get(hub)?),
+        None => renewals.values().map(of).min()?,
     }
 }
 
@@ -82,13 +119,8 @@ fn note(
         return;
     }
     let Some(sent) = fence::sent(lease, now) else { return };
-    renewals.send_if_modified(|all| {
-        let newer = all.get(hub).is_none_or(|old| *old < sent);
-        if newer {
-            all.insert(hub.to_owned(), sent);
-        }
-        newer
-    });
+    let works = lease.annotations().get(names::RENEWED_FOR_ANNOTATION).map(String::as_str);
+    renewals.send_if_modified(|all| all.entry(hub.to_owned()).or_default().note(works, sent));
 }
 
 #[cfg(test)]
@@ -118,7 +150,7 @@ mod tests {
         for millis in [5_000, 9_000, 7_000] {
             note(&renewals, &mut first, &lease("here", "now", millis), &now(10_000));
         }
-        assert_eq!(renewals.borrow().get("north"), Some(&9_000));
+        assert_eq!(renewals.borrow()["north"].of(None), Some(9_000));
     }
 
     #[test]
@@ -128,15 +160,41 @@ mod tests {
         note(&renewals, &mut first, &lease("there", "other", 9_000), &now(11_000));
         assert!(renewals.borrow().is_empty());
         note(&renewals, &mut first, &lease("there", "other", 12_000), &now(13_000));
-        assert_eq!(renewals.borrow().get("north"), Some(&10_000));
+        assert_eq!(renewals.borrow()["north"].of(None), Some(10_000));
     }
 
     #[test]
     fn a_pod_follows_its_own_hub_and_without_one_the_oldest_lease() {
-        let renewals = Renewals::from([("north".into(), 9), ("south".into(), 5)]);
-        let terms = |hub: Option<&str>| Terms { lease: 1, stop: 0, hub: hub.map(str::to_owned) };
+        let all = |sent: i64| Renewed { all: Some(sent), ..Default::default() };
+        let renewals = Renewals::from([("north".into(), all(9)), ("south".into(), all(5))]);
+        let terms = |hub: Option<&str>| Terms { lease: 1, stop: 0, hub: hub.map(str::to_owned), work: None };
         assert_eq!(renewal(&renewals, &terms(Some("north"))), Some(9));
         assert_eq!(renewal(&renewals, &terms(None)), Some(5));
         assert_eq!(renewal(&renewals, &terms(Some("west"))), None);
+    }
+
+    #[test]
+    fn a_pod_of_a_work_that_the_hub_no_longer_has_is_not_renewed_with_the_others() {
+        let (renewals, mut first) = (watch::Sender::new(Renewals::new()), BTreeMap::new());
+        let mut renew = |works: &str, millis: i64| {
+            let mut lease = lease("here", "now", millis);
+            let annotations = lease.metadata.annotations.get_or_insert_default();
+            annotations.insert(names::RENEWED_FOR_ANNOTATION.into(), works.into());
+            note(&renewals, &mut first, &lease, &now(10_000));
+        };
+        renew("web db", 4_000);
+        renew("web", 9_000);
+        // The same renewal, for one more.
+        renew("web mail", 9_000);
+        let sent = |work: Option<&str>| {
+            let hub = Some("north".to_owned());
+            let terms = Terms { lease: 1, stop: 0, hub, work: work.map(str::to_owned) };
+            renewal(&renewals.borrow(), &terms)
+        };
+        assert_eq!(sent(Some("web")), Some(9_000));
+        assert_eq!(sent(Some("mail")), Some(9_000));
+        assert_eq!(sent(Some("db")), Some(4_000));
+        assert_eq!(sent(Some("unknown")), None);
+        assert_eq!(sent(None), Some(9_000));
     }
 }

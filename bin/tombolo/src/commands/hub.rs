@@ -18,6 +18,10 @@ use tombolo_workload::{Ca, Options};
 
 use crate::{start, ties};
 
+/// A file in a data folder that was made from a backup. What the store says of workloads that may run at most once is not
+/// to be believed before they have stopped everywhere.
+pub const RESTORED: &str = "restored";
+
 /// Run a hub: one Kubernetes API over many sites
 #[derive(clap::Args)]
 #[command(
@@ -100,6 +104,8 @@ pub async fn run(mut args: Args) -> Result<()> {
         fleet.tunnels.set_forward(tombolo_fleet::forward(fleet.client.clone(), fleet.replica.clone(), tls));
     }
     let ending = stop.clone();
+    let mark = args.start.data_dir.join(RESTORED);
+    fleet.restored = (!fleet.elect && mark.exists()).then_some(mark);
     tokio::spawn(async move {
         if let Err(error) = tombolo_fleet::run(fleet).await {
             tracing::error!(%error, "the fleet's controllers ended");
