@@ -258,3 +258,46 @@ fn a_site_renews_its_certificate_by_itself() -> Result<()> {
     ensure!(!site.own.process.log().contains("was revoked"));
     Ok(())
 }
+
+/// Nobody had a chance to renew it: the link was down, or the machine was off.
+#[test]
+fn a_site_that_was_away_for_longer_than_its_certificate_comes_back_by_itself() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let hub = Tombolo::start(
+        "hub",
+        dir.path(),
+        &["--listen", "127.0.0.1:0", "--lease-seconds", "5", "--certificate-life", "20s"],
+    )?;
+    let (alpha, beta) = (Site::start("alpha", dir.path(), &hub)?, Site::start("beta", dir.path(), &hub)?);
+    hub.kubectl().apply(OF_BETA)?;
+    let at_hub = alpha.at_hub(&hub, dir.path())?;
+    at_hub.run(&["get", "works", "-n", "site-alpha"])?;
+    let before = alpha.kept("tls.crt")?;
+    drop((alpha, beta));
+    tombolo(&hub.kubeconfig, &["sites", "revoke", "beta"])?;
+    std::thread::sleep(Duration::from_secs(25));
+
+    // It opens nothing any more, not even what was the site's own.
+    for args in [&["get", "works", "-n", "site-alpha"][..], &["get", "site", "alpha"], &["get", "csr"]] {
+        refused(&at_hub, args, "forbidden")?;
+    }
+    let again = |name: &'static str| -> Result<Site> {
+        let args = ["--listen", "127.0.0.1:0", "--name", name];
+        Ok(Site { name, own: Tombolo::start("site", &dir.path().join(name), &args)? })
+    };
+    let alpha = again("alpha")?;
+    wait_for("the site to be back", PATIENCE, || {
+        hub.kubectl().run(&["wait", "--for=condition=Ready", "site/alpha", "--timeout=5s"])
+    })?;
+    ensure!(alpha.kept("tls.crt")? != before, "it is heard with a certificate that is over");
+    logged(&alpha.own, &["the certificate is over", "alpha"])?;
+    // One that was revoked meanwhile stays out, and says why.
+    let beta = again("beta")?;
+    wait_for("it to be told", PATIENCE, || logged(&beta.own, &["was revoked"]))?;
+    let ready = "jsonpath={.status.conditions[?(@.type=='Ready')].status}";
+    ensure!(hub.kubectl().run(&["get", "site", "beta", "-o", ready])? != "True");
+    Ok(())
+}

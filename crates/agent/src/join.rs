@@ -84,6 +84,16 @@ pub async fn join(config: &AgentConfig, old: &State) -> Result<State, JoinError>
     })
 }
 
+/// A new certificate for one that is over: the hub takes the old one for this and for nothing else.
+pub async fn renew_outdated(config: &AgentConfig, old: &State) -> Result<State, JoinError> {
+    let mut own = hub_config(&config.hub_url, Some(&old.ca))?;
+    own.auth_info.client_certificate_data = Some(STANDARD.encode(&old.certificate));
+    own.auth_info.client_key_data = Some(STANDARD.encode(&old.key).into());
+    let key = rcgen::KeyPair::generate()?;
+    let certificate = request(&Client::try_from(own)?, config, &key).await?;
+    Ok(State { key: key.serialize_pem(), certificate, ..old.clone() })
+}
+
 /// Asks for a certificate with a new key, over a client that may ask (bootstrap token, or the site's own identity).
 pub async fn request(
     client: &Client,

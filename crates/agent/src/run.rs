@@ -66,10 +66,25 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
     let mut knocks = 0;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
+        let saved = state.clone();
+        // What the hub wanted is kept right also while nobody can tell whether it still takes our certificate.
+        if state.joined() {
+            running.get_or_insert_with(|| start(&config, &state, &closing));
+        }
+        if state.joined() && expired(&state) {
+            match renew_until_final(&config, &state, &mut backoff).await {
+                Ok(renewed) => state = renewed,
+                // A token that was not used before may still bring the site back.
+                Err(error) if !unused_token(&config, &state) => return Err(error.into()),
+                Err(error) => tracing::error!(site = config.name, %error, "the certificate is over"),
+            }
+        }
         if !state.joined() || expired(&state) || new_token(&config, &state) {
             state = join_until_final(&config, &state, &mut backoff).await?;
-            secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
             tracing::info!(site = config.name, hub = state.hub, "joined");
+        }
+        if saved != state {
+            secret.save(&state).await.map_err(|e| AgentError::State(Box::new(e)))?;
         }
         // Another hub than before: what was learned from the old one does not count.
         if let Some((.., acting)) = running.take_if(|(shared, ..)| shared.applier.hub != state.hub) {
@@ -169,6 +184,27 @@ async fn load(secret: &StateSecret) -> State {
     }
 }
 
+/// A certificate that is over is renewed with itself, once the hub can be reached.
+async fn renew_until_final(
+    config: &AgentConfig,
+    state: &State,
+    backoff: &mut Backoff,
+) -> Result<State, JoinError> {
+    tracing::warn!(site = config.name, "the certificate is over; asking the hub for another one");
+    loop {
+        match join::renew_outdated(config, state).await {
+            Ok(renewed) => {
+                backoff.reset();
+                tracing::info!(site = config.name, "certificate renewed");
+                return Ok(renewed);
+            }
+            Err(error) if error.is_final() => return Err(error),
+            Err(error) => tracing::warn!(%error, hub = config.hub_url, "cannot renew the certificate yet"),
+        }
+        tokio::time::sleep(backoff.next(random_fraction())).await;
+    }
+}
+
 async fn join_until_final(
     config: &AgentConfig,
     old: &State,
@@ -193,8 +229,12 @@ fn expired(state: &State) -> bool {
 
 /// After a removal, a token that was not used before brings the site back.
 fn new_token(config: &AgentConfig, state: &State) -> bool {
+    !state.removed.is_empty() && unused_token(config, state)
+}
+
+fn unused_token(config: &AgentConfig, state: &State) -> bool {
     let id = config.token.as_deref().and_then(|t| t.split('.').next());
-    !state.removed.is_empty() && id.is_some_and(|id| id != state.token_id)
+    id.is_some_and(|id| id != state.token_id)
 }
 
 /// What runs whether or not the hub is there.
@@ -307,6 +347,7 @@ async fn renew_lease(
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let (machine, boot) = (read("/etc/machine-id"), read("/proc/sys/kernel/random/boot_id"));
     let mut last: Option<u64> = None;
+    let mut last_for = String::new();
     let mut caught_up = false;
     let mut tie = uuid::Uuid::new_v4().to_string();
     loop {
@@ -350,8 +391,9 @@ async fn renew_lease(
             if !caught_up {
                 continue;
             }
-    let mut last_for = String::new();
         }
+        // What the hub has forgotten is renewed no more: it may place it elsewhere.
+        let works = leased();
         let told =
             tombolo_api::RenewalSent { machine: machine.clone(), boot: boot.clone(), millis: sent as i64 };
         let lease = serde_json::json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -393,8 +435,6 @@ async fn remember(
                 Ok((key, certificate)) => {
                     tracing::info!(site = config.name, "certificate renewed");
                     let renewed = State { key, certificate, ..state.clone() };
-        // What the hub has forgotten is renewed no more: it may place it elsewhere.
-        let works = leased();
                     match secret.save(&renewed).await {
                         Ok(()) => *state = renewed,
                         Err(error) => tracing::warn!(%error, "cannot keep the renewed certificate"),

@@ -45,6 +45,8 @@ pub const NODE_JOIN_GROUP: &str = "system:bootstrappers:tombolo:node";
 pub const EXPIRED_NODE_GROUP: &str = "system:bootstrappers:tombolo:expired-node";
 /// Group of all sites.
 pub const SITES_GROUP: &str = "system:sites";
+/// Group of sites whose certificate is outside its time: they may ask for a new one, and nothing else.
+pub const EXPIRED_SITE_GROUP: &str = "system:bootstrappers:tombolo:expired-site";
 
 /// On every object an agent applied: the first characters of the hub's identity (for selection).
 pub const HUB_LABEL: &str = "tombolo.dev/hub";
@@ -80,11 +82,11 @@ pub const IDENTITY_ANNOTATION: &str = "tombolo.dev/identity";
 pub const AT_MOST_ONCE_ANNOTATION: &str = "tombolo.dev/at-most-once-seconds";
 /// On the Lease `hub-<label>` at a site: when the renewal was sent (see `RenewalSent`).
 pub const RENEWAL_ANNOTATION: &str = "tombolo.dev/renewal-sent";
-/// On a Site: `keep` leaves workloads at the site when the Site is removed.
-pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
 /// On the same Lease: names of the Works that it was renewed for. What no Work of the hub speaks of is not among them, and
 /// stops. Absent, it counts for all (agents of before 0.1).
 pub const RENEWED_FOR_ANNOTATION: &str = "tombolo.dev/renewed-for";
+/// On a Site: `keep` leaves workloads at the site when the Site is removed.
+pub const ON_REMOVE_ANNOTATION: &str = "tombolo.dev/on-remove";
 
 /// On a Site: its certificates were revoked, and it may join again with a new token (RFC 3339).
 pub const REVOKED_ANNOTATION: &str = "tombolo.dev/revoked";
@@ -120,6 +122,11 @@ pub fn site_of_user(user: &str) -> Option<&str> {
 /// another one, also when a new site takes the name.
 pub fn identity_group(identity: &str) -> String {
     format!("system:site-identity:{identity}")
+}
+
+/// The same of a certificate that is outside its time. No rights are bound to it.
+pub fn expired_identity_group(identity: &str) -> String {
+    format!("system:expired-site-identity:{identity}")
 }
 
 /// Label value for a hub identity.

@@ -67,6 +67,7 @@ fn rights() -> Vec<Value> {
     vec![
         role("tombolo:join", json!([requests()])),
         binding("tombolo:join", "tombolo:join", names::JOIN_GROUP),
+        binding("tombolo:expired-site", "tombolo:join", names::EXPIRED_SITE_GROUP),
         // The tunnel refuses an old certificate by itself, and tells its site why.
         role(
             "tombolo:site",

@@ -133,11 +133,15 @@ async fn handle(config: &FleetConfig, request: &Request) -> Result<(), Error> {
     }
 }
 
-/// Does the request come from a certificate of the site's present identity? An old one still names the site.
+/// Does the request come from a certificate of the site's present identity? An old one still names the site. One that is
+/// outside its time will do: a site that was cut off for too long has no other, and its key never left it.
 fn is_present(site: &Site, request: &Request) -> bool {
     let groups = request.spec.groups.clone().unwrap_or_default();
     let identity = site.annotations().get(names::IDENTITY_ANNOTATION);
-    identity.is_some_and(|identity| groups.contains(&names::identity_group(identity)))
+    identity.is_some_and(|identity| {
+        let of = [names::identity_group(identity), names::expired_identity_group(identity)];
+        of.iter().any(|group| groups.contains(group))
+    })
 }
 
 /// On a signing request that waits for a person: its token was counted.

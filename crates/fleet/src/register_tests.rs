@@ -43,3 +43,16 @@ fn what_is_denied_or_for_another_signer_is_left_alone() {
     other.spec.signer_name = "kubernetes.io/kubelet-serving".into();
     assert_eq!(policy(&other), Policy::Ignore);
 }
+
+#[test]
+fn a_certificate_outside_its_time_is_renewed_while_its_identity_is_the_site_s() {
+    let mut site = Site::new("a", SiteSpec::default());
+    site.metadata.annotations = Some([(names::IDENTITY_ANNOTATION.to_owned(), "i2".to_owned())].into());
+    let of = |group: String| request("system:site:a", "system:site:a", &group, &[]);
+    assert!(is_present(&site, &of(names::identity_group("i2"))));
+    assert!(is_present(&site, &of(names::expired_identity_group("i2"))));
+    for revoked in [names::identity_group("i1"), names::expired_identity_group("i1")] {
+        assert!(!is_present(&site, &of(revoked)));
+    }
+    assert!(!is_present(&site, &of(names::EXPIRED_SITE_GROUP.to_owned())));
+}

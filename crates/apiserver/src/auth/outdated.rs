@@ -1,9 +1,10 @@
-//! Client certificates, and the one leniency with them: a node's that is outside its time.
+//! Client certificates, and the one leniency with them: a node's or a site's that is outside its time.
 //!
 //! A node that slept past the end of its certificate, or whose site had a wrong clock when it signed, still holds a key that
-//! only it has. It is let in to ask for a new certificate and for nothing else: [`super::x509`] gives it no node's
-//! group but [`EXPIRED_NODE_GROUP`], and whether the node still exists is asked before anything is signed. Certificates of
-//! people and programs outside their time are refused, as always.
+//! only it has; so does a site that was cut off for too long. It is let in to ask for a new certificate and for nothing
+//! else: [`super::x509`] gives it no group but [`EXPIRED_NODE_GROUP`] or [`EXPIRED_SITE_GROUP`] and, if it is a site, one
+//! that names its identity. Whether the node still exists, or the identity is still the site's, is asked before anything is
+//! signed. Certificates of people and programs outside their time are refused, as always.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,14 +18,35 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 /// Who proved to hold the key of a node's certificate that is outside its time.
 pub const EXPIRED_NODE_GROUP: &str = "system:bootstrappers:tombolo:expired-node";
 
-const NODES_GROUP: &str = "system:nodes";
+/// The same of a site's.
+pub const EXPIRED_SITE_GROUP: &str = "system:bootstrappers:tombolo:expired-site";
 
-/// When a node's certificate began and ends, seconds since 1970; `None` for anybody else's.
-pub(super) fn node_validity(certificate: &X509Certificate) -> Option<(i64, i64)> {
-    let mut organizations = certificate.subject().iter_organization();
-    organizations.any(|o| o.as_str() == Ok(NODES_GROUP)).then(|| {
-        (certificate.validity().not_before.timestamp(), certificate.validity().not_after.timestamp())
-    })
+const NODES_GROUP: &str = "system:nodes";
+const SITES_GROUP: &str = "system:sites";
+/// Of the group that a site's identity is, in its time and outside of it.
+const IDENTITY: &str = "system:site-identity:";
+const EXPIRED_IDENTITY: &str = "system:expired-site-identity:";
+
+/// Whose certificate it is, if it may be outside its time.
+fn lenient(certificate: &X509Certificate) -> Option<&'static str> {
+    let of = |group| certificate.subject().iter_organization().any(|o| o.as_str() == Ok(group));
+    [NODES_GROUP, SITES_GROUP].into_iter().find(|group| of(group))
+}
+
+/// The groups that are left to a certificate that is outside its time; `None` for one that has all of its own.
+pub(super) fn groups_outside_time(certificate: &X509Certificate, now: i64) -> Option<Vec<String>> {
+    let whose = lenient(certificate)?;
+    let validity = certificate.validity();
+    if (validity.not_before.timestamp()..=validity.not_after.timestamp()).contains(&now) {
+        return None;
+    }
+    if whose == NODES_GROUP {
+        return Some(vec![EXPIRED_NODE_GROUP.to_owned()]);
+    }
+    let all = certificate.subject().iter_organization().filter_map(|o| o.as_str().ok());
+    let identities = all.filter_map(|group| group.strip_prefix(IDENTITY));
+    let identities = identities.map(|identity| format!("{EXPIRED_IDENTITY}{identity}"));
+    Some(std::iter::once(EXPIRED_SITE_GROUP.to_owned()).chain(identities).collect())
 }
 
 #[derive(Debug)]
@@ -75,7 +97,10 @@ impl ClientCertVerifier for Verifier {
             Err(error) if is_about_time(&error) => error,
             verdict => return verdict,
         };
-        let begin = X509Certificate::from_der(leaf).ok().and_then(|(_, c)| node_validity(&c)).map(|v| v.0);
+        let begin = X509Certificate::from_der(leaf)
+            .ok()
+            .filter(|(_, certificate)| lenient(certificate).is_some())
+            .map(|(_, certificate)| certificate.validity().not_before.timestamp());
         let Some(begin) = begin else { return Err(refused) };
         // Everything but the time is checked as always, at a moment when the certificate was in its time.
         let then = UnixTime::since_unix_epoch(Duration::from_secs(begin.max(0).unsigned_abs() + 1));
@@ -140,9 +165,23 @@ mod tests {
 
     impl Authority {
         fn certificate(&self, user: &str, group: &str, begin: i64, end: i64) -> CertificateDer<'static> {
+            self.certificate_of(user, &[group], begin, end)
+        }
+
+        fn certificate_of(
+            &self,
+            user: &str,
+            groups: &[&str],
+            begin: i64,
+            end: i64,
+        ) -> CertificateDer<'static> {
             let mut params = CertificateParams::new(Vec::new()).expect("params");
             params.distinguished_name = rcgen::DistinguishedName::new();
-            params.distinguished_name.push(DnType::OrganizationName, group);
+            // A name has each attribute once in rcgen's eyes; the second organization goes by its number.
+            let kinds = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+            for (kind, group) in kinds.into_iter().zip(groups) {
+                params.distinguished_name.push(kind, *group);
+            }
             params.distinguished_name.push(DnType::CommonName, user);
             params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
             valid(&mut params, begin, end);
@@ -170,6 +209,23 @@ mod tests {
         ca.verdict(&fresh).expect("let in");
         let identity = x509::identity_at(&fresh, NOW).expect("identity");
         assert!(identity.in_group(NODES_GROUP) && !identity.in_group(EXPIRED_NODE_GROUP));
+    }
+
+    #[test]
+    fn a_site_outside_its_time_keeps_nothing_but_the_name_of_its_identity() {
+        let ca = authority();
+        let groups = [SITES_GROUP, "system:site-identity:i1"];
+        let old = ca.certificate_of("system:site:a", &groups, NOW - 90 * DAY, NOW - 60 * DAY);
+        ca.verdict(&old).expect("let in");
+        let identity = x509::identity_at(&old, NOW).expect("identity");
+        assert_eq!(identity.user, "system:site:a");
+        assert!(
+            identity.in_group(EXPIRED_SITE_GROUP) && identity.in_group("system:expired-site-identity:i1")
+        );
+        assert!(!identity.in_group(SITES_GROUP) && !identity.in_group("system:site-identity:i1"));
+        let fresh = ca.certificate_of("system:site:a", &groups, NOW - DAY, NOW + DAY);
+        let identity = x509::identity_at(&fresh, NOW).expect("identity");
+        assert!(identity.in_group("system:site-identity:i1") && !identity.in_group(EXPIRED_SITE_GROUP));
     }
 
     #[test]

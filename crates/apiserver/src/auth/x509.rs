@@ -3,7 +3,7 @@
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::identity::Identity;
-use super::outdated::{EXPIRED_NODE_GROUP, node_validity};
+use super::outdated::groups_outside_time;
 
 /// Reads the identity out of a certificate that the TLS layer has already verified against the CA.
 pub fn identity(der: &[u8]) -> Option<Identity> {
@@ -17,12 +17,12 @@ pub(super) fn identity_at(der: &[u8], now: i64) -> Option<Identity> {
     if user.is_empty() {
         return None;
     }
-    let outdated = node_validity(&certificate).is_some_and(|(begin, end)| now < begin || now > end);
-    let mut identity = if outdated {
-        Identity::new(user, [EXPIRED_NODE_GROUP.to_owned()])
-    } else {
-        let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
-        Identity::new(user, groups)
+    let mut identity = match groups_outside_time(&certificate, now) {
+        Some(groups) => Identity::new(user, groups),
+        None => {
+            let groups = subject.iter_organization().filter_map(|o| o.as_str().ok().map(str::to_owned));
+            Identity::new(user, groups)
+        }
     };
     let fingerprint = ring::digest::digest(&ring::digest::SHA256, der);
     identity.extra.insert(
