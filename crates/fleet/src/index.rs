@@ -414,7 +414,7 @@ impl Index {
     pub fn silent(&self, name: &str, now: i64) -> Option<u64> {
         let state = self.sites.get(name)?;
         let silence = now - state.heard.steady.max(self.since.steady);
-        (silence > state.lease_seconds).then(|| u64::try_from(silence).unwrap_or(0))
+        (silence >= state.lease_seconds).then(|| u64::try_from(silence).unwrap_or(0))
     }
 
     /// Since when nothing was heard, if the site counts as lost.

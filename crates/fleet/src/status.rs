@@ -74,7 +74,11 @@ pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
     }
     let mut status = match counts(kind) {
         // Jobs have rules of their own about which fields go together; one site's word is consistent.
-        Some(_) if kind == "Job" && words.len() == 1 => single(&spoken)?,
+        Some((_, work)) if kind == "Job" && words.len() == 1 => {
+            let mut status = single(&spoken)?;
+            status.retain(|field, _| words[0].silent.is_none() || !work.contains(&field.as_str()));
+            status
+        }
         Some((exist, work)) => summed(kind, root, words, exist, work),
         None => single(&spoken)?,
     };

@@ -146,3 +146,18 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_job_at_a_silent_site_is_not_known_to_be_ready() {
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "haul", "generation": 1}});
+    let said = json!({"active": 1, "ready": 1, "startTime": "t"});
+    let word = |silent: Option<&str>| Word {
+        site: "a".into(),
+        silent: silent.map(str::to_owned),
+        object: Some(said.clone()),
+        ..Default::default()
+    };
+    assert_eq!(merge(&job, &[word(None)], "now"), Some(said.clone()));
+    let unknown = merge(&job, &[word(Some("T1"))], "now").expect("what it last said");
+    assert_eq!(unknown, json!({"active": 1, "startTime": "t"}));
+}
