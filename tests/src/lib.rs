@@ -3,6 +3,7 @@
 pub mod chart;
 pub mod clock;
 pub mod kubectl;
+pub mod machine;
 pub mod site;
 pub mod soak;
 pub mod wan;

@@ -4,17 +4,19 @@
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Image, Kubectl, Process, cargo_binary, require, wait_for, wipe};
+use anyhow::{Context, Result, ensure};
+use tombolo_testkit::{Fixture, Kubectl, require, wait_for};
 use tombolo_tests::clock::Clock;
-use tombolo_tests::site::{IMAGE, Runtime, TwoNodes, is_root, link_up};
-use tombolo_wan::Namespace;
+use tombolo_tests::machine::Machine;
+use tombolo_tests::site::{IMAGE, Runtime, SECOND, TwoNodes, is_root};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Boards without a battery start in 1970 or, as here, 1972.
 const LONG_AGO: i64 = -20_000;
-/// Certificates of nodes last a year.
+/// Certificates of nodes last a year, and are renewed in the last third of it.
 const TWO_YEARS: i64 = 800;
+const LATE_IN_THE_YEAR: i64 = 300;
+const AFTER_THE_YEAR: i64 = 400;
 
 const APPLICATION: &str = r#"
 apiVersion: apps/v1
@@ -76,6 +78,77 @@ fn clocks_go_wrong(two: &mut TwoNodes, site_clock: &Clock, node_clock: &Clock) -
     reached(two, &before, "a node whose certificate comes from the future")
 }
 
+#[test]
+fn the_certificates_of_a_node_are_renewed_before_they_end() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) || !is_root() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let (Some(site_clock), Some(node_clock)) =
+        (Clock::new(dir.path(), "site")?, Clock::new(dir.path(), "node")?)
+    else {
+        return Ok(());
+    };
+    let clocks = [site_clock, node_clock];
+    let two = TwoNodes::start_with(Runtime::Embedded, Some(clocks.clone()))?;
+    let result = a_year_goes_by(&two, &clocks);
+    if result.is_err() {
+        eprintln!("{}", two.node_log());
+    }
+    result
+}
+
+fn a_year_goes_by(two: &TwoNodes, clocks: &[Clock; 2]) -> Result<()> {
+    let kubectl = two.kubectl();
+    kubectl.apply(&APPLICATION.replace("IMAGE", IMAGE))?;
+    kubectl.run(&["rollout", "status", "daemonset/web", "--timeout=60s"])?;
+    let before = containers(&kubectl)?;
+    let client = || certificate(two, "node/cluster/client.pem");
+    let serving = || certificate(two, "node/kubelet-serving.pem");
+    let (first_client, first_serving) =
+        (client()?, wait_for("a certificate of the port", PATIENCE, serving)?);
+    wait_for("the port to show it", PATIENCE, || shown(two, &first_serving))?;
+
+    for clock in clocks {
+        clock.set(LATE_IN_THE_YEAR)?;
+    }
+    wait_for("both certificates to be renewed", PATIENCE, || {
+        ensure!(client()? != first_client, "the client certificate is the first");
+        ensure!(serving()? != first_serving, "the port's certificate is the first");
+        Ok(())
+    })?;
+    reached(two, &before, "a node with new certificates")?;
+    for clock in clocks {
+        clock.set(AFTER_THE_YEAR)?;
+    }
+    reached(two, &before, "a node whose first certificates have ended")?;
+    shown(two, &serving()?)?;
+    let why = "jsonpath={range .items[*]}{.status.conditions[*].message}{'\\n'}{end}";
+    let why = kubectl.run(&["get", "csr", "-o", why])?;
+    ensure!(why.contains("The node renews its own client certificate."), "{why}");
+    ensure!(!why.contains("outside its time"), "one was let to run out: {why}");
+    Ok(())
+}
+
+/// The certificate in a file that also has its key.
+fn certificate(two: &TwoNodes, file: &str) -> Result<String> {
+    let text = std::fs::read_to_string(two.scratch().join(file))?;
+    let end = "-----END CERTIFICATE-----";
+    let (certificate, _) = text.split_once(end).with_context(|| format!("no certificate in {file}"))?;
+    Ok(format!("{certificate}{end}").replace('\r', ""))
+}
+
+/// The kubelet port shows this one; it lets nobody in who has none.
+fn shown(two: &TwoNodes, certificate: &str) -> Result<()> {
+    let url = format!("https://{SECOND}:10250/healthz");
+    let words =
+        ["netns", "exec", two.first(), "curl", "-sk", "-m", "5", "-o", "/dev/null", "-w", "%{certs}", &url];
+    let output = Command::new("ip").args(words).output().context("could not start curl")?;
+    let certificates = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(certificates.contains(certificate), "it shows {certificates}, not {certificate}");
+    Ok(())
+}
+
 fn containers(kubectl: &Kubectl) -> Result<String> {
     kubectl.run(&[
         "get",
@@ -116,44 +189,28 @@ fn a_site_that_first_started_in_1972_is_right_when_its_clock_is() -> Result<()> 
     }
     let dir = tempfile::tempdir()?;
     let Some(clock) = Clock::new(dir.path(), "site")? else { return Ok(()) };
-    let space = Namespace::create(&format!("ttc{}", std::process::id()))?;
-    link_up(space.name(), "10.80.0.1/24")?;
-    clock.set(LONG_AGO)?;
-    let data = dir.path().join("site");
-    let mut command = Command::new(cargo_binary("tombolo"));
-    command.args(["site", "--node", "--name", "box", "--listen", "10.80.0.1:6443", "--netns", space.name()]);
-    command.arg("--data-dir").arg(&data);
-    clock.rule(&mut command);
-    let mut site = Process::start("site", command, dir.path())?;
-    let result = set_right(&mut site, &clock, &space, dir.path());
-    if result.is_err() {
-        eprintln!("{}", site.log());
-    }
-    site.kill();
-    wipe(&data.join("node"), Some(&space))?;
-    result
+    let mut machine = Machine::new("ttc", Some("10.80.0.1/24"))?;
+    let outcome = set_right(&mut machine, &clock);
+    machine.end(outcome)
 }
 
-fn set_right(site: &mut Process, clock: &Clock, space: &Namespace, dir: &std::path::Path) -> Result<()> {
-    let data = dir.join("site");
+fn set_right(machine: &mut Machine, clock: &Clock) -> Result<()> {
+    clock.set(LONG_AGO)?;
+    let mut command = machine.site_command("10.80.0.1:6443");
+    clock.rule(&mut command);
+    machine.start(command)?;
+    machine.until_ready()?;
     wait_for("the site's node", PATIENCE, || {
-        site.alive()?;
-        ensure!(
-            data.join("admin.kubeconfig").exists() && site.log().contains("the API is reachable"),
-            "not yet"
-        );
+        ensure!(machine.log().contains("the API is reachable"), "not yet");
         Ok(())
     })?;
-    let archive = dir.join("busybox.tar");
-    Image::busybox(&[IMAGE])?.save(&archive)?;
-    let mut import = Command::new(cargo_binary("tombolo"));
-    ensure!(import.args(["image", "import"]).arg(&archive).arg("--data-dir").arg(&data).status()?.success());
-    let kubectl = Kubectl::new(&data.join("admin.kubeconfig")).inside(space.name());
+    machine.import_image()?;
+    let kubectl = machine.kubectl();
     ensure!(kubectl.run(&["get", "nodes"]).is_err(), "to everybody else its certificates ended long ago");
 
     clock.set(0)?;
     wait_for("the site", PATIENCE, || {
-        site.alive()?;
+        machine.alive()?;
         kubectl.run(&["wait", "node/box", "--for=condition=Ready", "--timeout=5s"])
     })?;
     wait_for("the application", PATIENCE, || kubectl.apply(&APPLICATION.replace("IMAGE", IMAGE)))?;

@@ -2,14 +2,14 @@
 //! is emulated: all processes are killed, cgroups, network namespace, links and run-time folders are gone, and the kernel
 //! has another boot id. The site's own address comes only after its containers run. Needs root.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{Fixture, Image, Kubectl, Process, cargo_binary, require, wait_for, wipe};
+use tombolo_testkit::{Fixture, Kubectl, cargo_binary, require, wait_for};
+use tombolo_tests::machine::Machine;
 use tombolo_tests::site::{IMAGE, is_root, link_up};
-use tombolo_wan::Namespace;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The goal is three seconds, for a program built for use. One built for tests is several times slower.
@@ -63,81 +63,54 @@ fn after_a_power_cut_ten_pods_are_ready_within_seconds_without_a_network() -> Re
     if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
     }
-    let dir = tempfile::tempdir()?;
-    let name = format!("ttr{}", std::process::id());
-    let space = Namespace::create(&name)?;
-    link_up(&name, ADDRESS)?;
-    let mut site = start(dir.path(), &name, 1)?;
-    let result = story(dir.path(), &name, space, &mut site);
-    if result.is_err() {
-        eprintln!("{}", site.log());
-    }
-    site.kill();
-    wipe(&dir.path().join("site/node"), Some(&Namespace::of_another(&name)))?;
-    Namespace::remove(&name)?;
-    result
+    let mut machine = Machine::new("ttr", Some(ADDRESS))?;
+    let outcome = story(&mut machine);
+    machine.end(outcome)
 }
 
 /// Starts the site in a boot of its own: another boot id, and nothing in memory.
-fn start(dir: &Path, space: &str, boot: u32) -> Result<Process> {
-    let id = dir.join("boot_id");
-    std::fs::write(&id, format!("{boot:08x}-0000-4000-8000-000000000000\n"))?;
+fn boot(machine: &mut Machine, number: u32) -> Result<()> {
+    let id = machine.dir().join("boot_id");
+    std::fs::write(&id, format!("{number:08x}-0000-4000-8000-000000000000\n"))?;
     let script = format!(
         "mount --bind {} /proc/sys/kernel/random/boot_id && mkdir -p /run/tombolo && mount -t tmpfs none /run/tombolo && exec \"$@\"",
         id.display()
     );
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &script, "boot"]).arg(cargo_binary("tombolo"));
-    command.args(["site", "--node", "--name", "box", "--listen", "10.81.0.1:6443", "--netns", space]);
-    command.arg("--data-dir").arg(dir.join("site"));
-    Process::start("site", command, dir)
+    command.args(machine.site_args("10.81.0.1:6443"));
+    machine.start(command)
 }
 
-fn story(dir: &Path, name: &str, space: Namespace, site: &mut Process) -> Result<()> {
-    let data = dir.join("site");
-    let kubeconfig = data.join("admin.kubeconfig");
-    wait_for("the site", PATIENCE, || {
-        site.alive()?;
-        ensure!(kubeconfig.exists(), "no admin.kubeconfig yet");
-        Ok(())
-    })?;
-    let archive = dir.join("busybox.tar");
-    Image::busybox(&[IMAGE])?.save(&archive)?;
-    let mut import = Command::new(cargo_binary("tombolo"));
-    ensure!(import.args(["image", "import"]).arg(&archive).arg("--data-dir").arg(&data).status()?.success());
-    let kubectl = Kubectl::new(&kubeconfig).inside(name);
+fn story(machine: &mut Machine) -> Result<()> {
+    boot(machine, 1)?;
+    machine.until_ready()?;
+    machine.import_image()?;
+    let (kubectl, volumes) = (machine.kubectl(), machine.data().join("volumes"));
     wait_for("the application", PATIENCE, || kubectl.apply(&APPLICATION.replace("IMAGE", IMAGE)))?;
     wait_for("ten pods", PATIENCE, || ready(&kubectl, 0))?;
-    page(name)?;
+    page(machine.space())?;
 
-    site.kill();
-    power_cut(&data.join("node"))?;
-    space.keep();
-    std::fs::remove_file(&kubeconfig)?;
-    // Nothing but loopback: whoever gives this machine its address is not there yet.
-    let space = Namespace::create(name)?;
+    // It comes back with nothing but loopback: whoever gives this machine its address is not there yet.
+    machine.cut_power()?;
     let began = Instant::now();
-    *site = start(dir, name, 2)?;
+    boot(machine, 2)?;
     wait_for("ten containers to run without an address", PATIENCE, || {
-        site.alive()?;
-        let again = starts(&data.join("volumes")).iter().filter(|starts| starts.lines().count() == 2).count();
+        machine.alive()?;
+        let again = starts(&volumes).iter().filter(|starts| starts.lines().count() == 2).count();
         ensure!(again == PODS, "{again} started again");
         Ok(())
     })?;
-    link_up(name, ADDRESS)?;
-    wait_for("ten pods to be back", PATIENCE, || {
-        site.alive()?;
-        ensure!(kubeconfig.exists(), "no admin.kubeconfig yet");
-        ready(&kubectl, 1)
-    })?;
+    link_up(machine.space(), ADDRESS)?;
+    machine.until_ready()?;
+    wait_for("ten pods to be back", PATIENCE, || ready(&kubectl, 1))?;
     let took = began.elapsed();
-    wait_for("a page through the Service", Duration::from_secs(5), || page(name))?;
+    wait_for("a page through the Service", Duration::from_secs(5), || page(machine.space()))?;
     println!("    {PODS} pods were ready {:.2} s after the process started", took.as_secs_f64());
     ensure!(took <= READY_AGAIN, "it took {took:?}; at most {READY_AGAIN:?} is allowed here");
     // What a pod wrote to its volume before is still there.
     let starts = kubectl.run(&["exec", "web-3", "--", "cat", "/data/starts"])?;
     ensure!(starts.matches("web-3").count() == 2, "{starts}");
-    space.keep();
     Ok(())
 }
 
@@ -164,35 +137,4 @@ fn page(space: &str) -> Result<()> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     ensure!(output.status.success() && text.contains("ahoy"), "the Service says {text:?}");
     Ok(())
-}
-
-/// Every process of every pod ends at once, and nothing of the node's cgroups is left.
-fn power_cut(node: &Path) -> Result<()> {
-    let identity: serde_json::Value = serde_json::from_slice(&std::fs::read(node.join("node.json"))?)?;
-    let group = format!("tombolo-{}", identity["id"].as_str().context("an id")?);
-    let roots: Vec<PathBuf> = std::fs::read_dir("/sys/fs/cgroup")?
-        .flatten()
-        .map(|hierarchy| hierarchy.path().join(&group))
-        .chain([Path::new("/sys/fs/cgroup").join(&group)])
-        .filter(|path| path.is_dir())
-        .collect();
-    wait_for("everything to end", Duration::from_secs(20), || {
-        for root in &roots {
-            sweep(root);
-        }
-        ensure!(roots.iter().all(|root| !root.exists()), "cgroups are left");
-        Ok(())
-    })
-}
-
-fn sweep(group: &Path) {
-    for entry in std::fs::read_dir(group).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            sweep(&entry.path());
-        }
-    }
-    for pid in std::fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default().lines() {
-        let _ = Command::new("kill").args(["-9", pid]).output();
-    }
-    let _ = std::fs::remove_dir(group);
 }

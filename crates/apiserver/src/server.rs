@@ -261,9 +261,7 @@ impl Server {
             vec![[127, 0, 0, 1].into(), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)];
         addresses.extend(self.app.config.addresses.iter().copied());
         addresses.push(self.app.config.service_cidr.first());
-        if !local.ip().is_unspecified() {
-            addresses.push(local.ip());
-        }
+        addresses.push(local.ip());
         addresses.sort_unstable();
         addresses.dedup();
         let serving = Arc::new(Serving::new(&self.app.keys, names, addresses)?);
@@ -271,7 +269,7 @@ impl Server {
         let task =
             listener::accept(self.clone(), listener, tls, self.app.stop.clone(), self.app.tracker.clone());
         self.app.tracker.spawn(task);
-        let published = self.app.config.advertise.unwrap_or_else(|| bootstrap::endpoints::reachable(local));
+        let published = self.app.config.advertise.unwrap_or(local);
         bootstrap::replicas::announce(&self.app, published).await.map_err(ListenError::Publish)?;
         Ok(Listening { address: local })
     }

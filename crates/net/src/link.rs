@@ -68,6 +68,15 @@ impl Links {
         Ok(self.list()?.into_iter().find(|(_, n)| n == name).map(|(index, _)| index))
     }
 
+    /// The hardware address of a link by name, if it is there.
+    pub fn hardware_address(&mut self, name: &str) -> io::Result<Option<[u8; 6]>> {
+        let bodies = self.0.dump(Message::new(RTM_GETLINK, 0, &link_head(0, 0, 0)))?;
+        let link = bodies.iter().find(|body| named(body).is_some_and(|(_, n)| n == name));
+        let address =
+            |body: &Vec<u8>| attributes(body, 16).find(|(kind, _)| *kind == IFLA_ADDRESS)?.1.try_into().ok();
+        Ok(link.and_then(address))
+    }
+
     /// Every link: index and name.
     pub fn list(&mut self) -> io::Result<Vec<(u32, String)>> {
         let bodies = self.0.dump(Message::new(RTM_GETLINK, 0, &link_head(0, 0, 0)))?;

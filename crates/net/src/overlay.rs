@@ -24,6 +24,7 @@ pub struct Peer {
 pub struct Overlay {
     link: String,
     local: Ipv4Addr,
+    pods: Subnet,
     peers: BTreeMap<Ipv4Addr, Peer>,
 }
 
@@ -34,14 +35,27 @@ fn hardware_address(node: Ipv4Addr) -> [u8; 6] {
 }
 
 impl Overlay {
-    /// Makes the link in the caller's network namespace, or takes the one that is there.
+    /// Makes the link in the caller's network namespace, or takes the one that is there, if it is for this address.
     pub fn open(link: &str, local: Ipv4Addr, pods: Subnet) -> io::Result<Overlay> {
         let mut links = Links::open()?;
+        if links.hardware_address(link)?.is_some_and(|there| there != hardware_address(local)) {
+            links.delete(link)?;
+        }
         let index = links.add_vxlan(link, NETWORK, local, PORT, hardware_address(local))?;
         // The subnet's first address belongs to nobody else: it is the node's name on the overlay.
         links.add_address(index, pods.address(), 32)?;
         links.up(index)?;
-        Ok(Overlay { link: link.to_owned(), local, peers: BTreeMap::new() })
+        Ok(Overlay { link: link.to_owned(), local, pods, peers: BTreeMap::new() })
+    }
+
+    /// The node has another address: the link is made anew for it, with the routes it had.
+    pub fn move_to(&mut self, local: Ipv4Addr) -> io::Result<()> {
+        if local == self.local {
+            return Ok(());
+        }
+        let peers: Vec<Peer> = self.peers.values().copied().collect();
+        *self = Overlay::open(&self.link, local, self.pods)?;
+        self.set_peers(&peers)
     }
 
     /// Makes the routes match the peers; what is right already is not touched.

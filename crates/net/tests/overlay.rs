@@ -85,10 +85,27 @@ fn pods_of_two_nodes_reach_each_other() {
     };
     let answer = reach(b.pods.gateway());
     assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stdout));
-    // A node that left is not routed to any more.
+    // The other node moves: its link is made anew, and this one learns where it is now.
+    let moved = peer([10, 214, 0, 3], "10.214.2.0/24");
+    assert!(ip(&["-n", "tmbn-ov-b", "addr", "flush", "dev", "wire"]));
+    assert!(ip(&["-n", "tmbn-ov-b", "addr", "add", "10.214.0.3/24", "dev", "wire"]));
+    within("tmbn-ov-b", move || {
+        let mut overlay = Overlay::open("tvxtest", b.node, b.pods).expect("the link that is there");
+        overlay.set_peers(&[a, b]).expect("routes that are there");
+        overlay.move_to(moved.node).expect("moved");
+        overlay.move_to(moved.node).expect("the same again");
+    });
     within("tmbn-ov-a", move || {
         let mut overlay = Overlay::open("tvxtest", a.node, a.pods).expect("the link that is there");
         overlay.set_peers(&[a, b]).expect("routes that are there");
+        overlay.set_peers(&[a, moved]).expect("where it is now");
+    });
+    let answer = reach(b.pods.gateway());
+    assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stdout));
+    // A node that left is not routed to any more.
+    within("tmbn-ov-a", move || {
+        let mut overlay = Overlay::open("tvxtest", a.node, a.pods).expect("the link that is there");
+        overlay.set_peers(&[a, moved]).expect("routes that are there");
         overlay.set_peers(&[a]).expect("without b");
     });
     assert!(!reach(b.pods.gateway()).status.success());

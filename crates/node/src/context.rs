@@ -11,6 +11,7 @@ use parking_lot::RwLock;
 use tokio::sync::watch;
 use tombolo_net::HostPort;
 
+use crate::addresses::HostAddresses;
 use crate::disk;
 use crate::events::Events;
 use crate::pod::env::NodeFacts;
@@ -21,7 +22,7 @@ pub(crate) struct Context {
     pub runtime: Arc<dyn Runtime>,
     pub data_dir: PathBuf,
     pub node_name: String,
-    pub host_addresses: Vec<String>,
+    pub host_addresses: HostAddresses,
     pub cluster_dns: Vec<String>,
     pub cluster_domain: String,
     pub events: Events,
@@ -66,7 +67,7 @@ impl Context {
     pub fn facts<'a>(&'a self, pod_addresses: &'a [String]) -> NodeFacts<'a> {
         NodeFacts {
             node_name: &self.node_name,
-            host_addresses: &self.host_addresses,
+            host_addresses: self.host_addresses.now(),
             pod_addresses,
             allocatable_cpu: crate::machine::processors() as i128 * 1000,
             allocatable_memory: i128::from(crate::machine::memory_bytes()),

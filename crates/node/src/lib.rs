@@ -13,6 +13,7 @@
 //!
 //! A program that starts a [`Node`] calls [`reexec::maybe_run`] as the first thing in `main`.
 
+mod addresses;
 mod config;
 mod context;
 pub mod cri;

@@ -14,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio_util::sync::CancellationToken;
 use tombolo_net::{Overlay, Plugins, PodNetwork, ServiceProxy};
 
+use crate::addresses::HostAddresses;
 use crate::config::{Network, NodeConfig, NodeError, PortCertificate, RuntimeChoice, check_privileges};
 use crate::context::{Context, remembered_pod};
 use crate::cri::{Cri, CriConfig};
@@ -23,7 +24,6 @@ use crate::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use crate::events::Events;
 use crate::identity::Identity;
 use crate::image::Store;
-use crate::machine;
 use crate::pod::worker::{self, Handle, Wanted};
 use crate::pod::{admission, spec};
 use crate::register::{self, Registration};
@@ -201,10 +201,6 @@ impl Node {
                 .await?
             }
         };
-        let mut addresses: Vec<String> = config.addresses.iter().map(ToString::to_string).collect();
-        if addresses.is_empty() {
-            addresses.push(machine::default_address().to_string());
-        }
         let mut cluster_dns: Vec<String> = config.cluster_dns.iter().map(ToString::to_string).collect();
         if let (true, Some(network)) = (cluster_dns.is_empty(), &own) {
             cluster_dns.push(network.subnet().gateway().to_string());
@@ -215,7 +211,7 @@ impl Node {
             runtime,
             data_dir: config.data_dir.clone(),
             node_name: config.name.clone(),
-            host_addresses: addresses,
+            host_addresses: HostAddresses::new(&config.addresses),
             cluster_dns,
             cluster_domain: config.cluster_domain.clone(),
             services: RwLock::default(),
@@ -230,18 +226,21 @@ impl Node {
         let shutdown = config.shutdown.clone();
         let mut kubelet_port = KUBELET_PORT;
         if let Some(listen) = &config.listen {
-            let mut names = ctx.host_addresses.clone();
-            names.push(config.name.clone());
+            let known = ctx.clone();
+            let names = move || {
+                let own = known.host_addresses.now();
+                own.iter().chain([&known.node_name]).cloned().collect::<Vec<_>>()
+            };
             let certificate: Arc<dyn rustls::server::ResolvesServerCert> = match &listen.certificate {
                 PortCertificate::Given(certificate) => certificate.clone(),
                 choice => {
-                    let shown = Arc::new(Shown::own(&config.data_dir, names.clone())?);
+                    let shown = Arc::new(Shown::own(&config.data_dir, names())?);
                     if matches!(choice, PortCertificate::Requested) {
                         let reached_at = config.reached_at.clone();
                         // Those that the node's status has: nobody signs for others.
                         let names = move || match reached_at.as_ref().and_then(|at| *at.borrow()) {
                             Some(gateway) => vec![gateway.ip().to_string()],
-                            None => names.clone(),
+                            None => names(),
                         };
                         let (client, name) = (ctx.client.clone(), config.name.clone());
                         node.tasks.spawn(shown.clone().keep_signed(client, name, names, shutdown.clone()));
@@ -283,8 +282,8 @@ impl Node {
             network.route_services(services)?;
         }
         if let (true, Some(network)) = (config.overlay, &own) {
-            let local = ctx.host_addresses.iter().find_map(|a| a.parse().ok());
-            let local = local.ok_or_else(|| NodeError::Overlay("the node has no IPv4 address".into()))?;
+            let local = crate::peers::local(&ctx.host_addresses.now())
+                .ok_or_else(|| NodeError::Overlay("the node has no IPv4 address".into()))?;
             let overlay = Overlay::open(&identity.overlay(), local, network.subnet())
                 .map_err(|e| NodeError::Overlay(e.to_string()))?;
             node.tasks.spawn(crate::peers::follow(ctx.clone(), overlay, shutdown.clone()));
@@ -296,6 +295,9 @@ impl Node {
             node.tasks.spawn(services::serve_names(address, zones, shutdown.clone()));
         }
         node.tasks.spawn(register::run(ctx.clone(), registration, shutdown.clone()));
+        let (looking, stop) = (ctx.clone(), shutdown.clone());
+        node.tasks.spawn(async move { looking.host_addresses.follow(stop).await });
+        node.tasks.spawn(follow_addresses(shared.clone(), shutdown.clone()));
         node.tasks.spawn(crate::leases::follow(ctx.clone(), shutdown.clone()));
         node.tasks.spawn(follow_pods(shared.clone(), shutdown.clone()));
         node.tasks.spawn(follow_runtime(shared.clone(), shutdown.clone()));
@@ -424,6 +426,20 @@ async fn follow_pods(shared: Arc<Shared>, shutdown: CancellationToken) {
                     watcher::Event::Apply(pod) => shared.apply(pod),
                     watcher::Event::Delete(pod) => shared.gone(Arc::new(pod)),
                 }
+            }
+        }
+    }
+}
+
+/// Pods say where their node is.
+async fn follow_addresses(shared: Arc<Shared>, shutdown: CancellationToken) {
+    let mut changes = shared.ctx.host_addresses.changes();
+    loop {
+        tokio::select! {
+            () = shutdown.cancelled() => return,
+            _ = changes.changed() => {
+                let pods: Vec<String> = shared.pods.lock().keys().cloned().collect();
+                pods.iter().for_each(|uid| shared.wake(uid));
             }
         }
     }

@@ -1,6 +1,7 @@
 //! Follows the other nodes of the site and keeps the overlay's routes to their pods.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,14 +22,27 @@ fn peer(node: &Node) -> Option<Peer> {
     Some(Peer { node: address, pods })
 }
 
+/// The address of this node's end, of those of its machine.
+pub(crate) fn local(addresses: &[String]) -> Option<Ipv4Addr> {
+    addresses.iter().find_map(|address| address.parse().ok())
+}
+
 pub(crate) async fn follow(ctx: Arc<Context>, mut overlay: Overlay, shutdown: CancellationToken) {
     let nodes = watcher(Api::<Node>::all(ctx.client.clone()), watcher::Config::default());
     tokio::pin!(nodes);
     let mut known: BTreeMap<String, Peer> = BTreeMap::new();
     let mut listing: BTreeMap<String, Peer> = BTreeMap::new();
+    let mut addresses = ctx.host_addresses.changes();
     loop {
         let event = tokio::select! {
             () = shutdown.cancelled() => return,
+            _ = addresses.changed() => {
+                let own = local(&addresses.borrow_and_update());
+                if let Some(Err(error)) = own.map(|own| overlay.move_to(own)) {
+                    tracing::warn!(%error, "the network between nodes has the machine's old address");
+                }
+                continue;
+            }
             event = nodes.next() => event,
         };
         let note = |table: &mut BTreeMap<String, Peer>, node: &Node| match peer(node)

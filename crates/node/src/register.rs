@@ -51,6 +51,7 @@ pub(crate) struct Registration {
 pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown: CancellationToken) {
     let mut pressure = registration.pressure.clone();
     let mut reached_at = registration.reached_at.clone();
+    let mut addresses = ctx.host_addresses.changes();
     let mut registered = false;
     let mut runtime = Seen::default();
     let mut last: Option<(NodeStatus, tokio::time::Instant)> = None;
@@ -99,6 +100,7 @@ pub(crate) async fn run(ctx: Arc<Context>, registration: Registration, shutdown:
             () = tokio::time::sleep(wait) => {}
             _ = pressure.changed() => {}
             () = moved(&mut reached_at) => {}
+            _ = addresses.changed() => {}
         }
     }
 }
@@ -346,7 +348,8 @@ fn status(ctx: &Context, registration: &Registration, runtime: &Seen, pressure: 
         // Nothing else: API servers prefer a name to an address, and behind NAT neither leads here.
         Some(gateway) => vec![("InternalIP", gateway.ip().to_string())],
         None => {
-            let own = ctx.host_addresses.iter().map(|a| ("InternalIP", a.clone()));
+            let own = ctx.host_addresses.now();
+            let own = own.iter().map(|a| ("InternalIP", a.clone()));
             own.chain([("Hostname", ctx.node_name.clone())]).collect()
         }
     };

@@ -60,7 +60,7 @@ async fn furnish(ctx: &Context, pod: &Pod, state: &SandboxState) -> Result<(), R
             .and_then(|()| fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)))
             .map_err(RuntimeError::io(name.to_owned()))
     };
-    let addresses = if spec.host_network { ctx.host_addresses.clone() } else { addresses };
+    let addresses = if spec.host_network { ctx.host_addresses.now().to_vec() } else { addresses };
     if !spec.sysctls.is_empty() {
         let (pid, sysctls) = (state.pid, spec.sysctls.clone());
         let set = move || {
@@ -167,7 +167,7 @@ pub(crate) async fn container(
     })?;
     let sources = sources.map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
     let addresses: Vec<String> = match &pod.spec {
-        Some(s) if s.host_network == Some(true) => ctx.host_addresses.clone(),
+        Some(s) if s.host_network == Some(true) => ctx.host_addresses.now().to_vec(),
         _ => state.sandbox.iter().flat_map(|s| &s.addresses).map(ToString::to_string).collect(),
     };
     let variables = env::environment(pod, container, &sources, &ctx.services(), &ctx.facts(&addresses))

@@ -23,5 +23,5 @@ pub use kubelet::{RealNode, real_node_possible};
 pub use pki::{Pair, Pki};
 pub use process::{Process, free_port, wait_for};
 pub use tombolo::Tombolo;
-pub use traces::{traces, wipe};
+pub use traces::{control_groups, traces, wipe};
 pub use upstream::{Release, Upstream, UpstreamOptions, control_loops};

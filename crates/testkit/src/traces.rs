@@ -50,7 +50,7 @@ pub fn traces(data: &Path) -> Vec<String> {
         points.filter(|p| *p != folder && Path::new(p).starts_with(data)).map(|p| format!("mount {p}")),
     );
     let Some(id) = identity(data) else { return found };
-    found.extend(groups(Path::new("/sys/fs/cgroup"), &id).map(|group| format!("cgroup {}", group.display())));
+    found.extend(control_groups(data).iter().map(|group| format!("cgroup {}", group.display())));
     let lines = |program: &str, args: &[&str]| {
         let output =
             Command::new(program).args(args).output().map(|output| output.stdout).unwrap_or_default();
@@ -63,6 +63,11 @@ pub fn traces(data: &Path) -> Vec<String> {
     let tables = lines("nft", &["list", "tables"]);
     found.extend(tables.into_iter().filter(|table| table.contains(&id)).map(|t| format!("rules {t}")));
     found
+}
+
+/// The control groups of the node in a data folder; those of its pods are below each of them.
+pub fn control_groups(data: &Path) -> Vec<PathBuf> {
+    identity(data).map(|id| groups(Path::new("/sys/fs/cgroup"), &id).collect()).unwrap_or_default()
 }
 
 /// A node's control groups: one per controller in version 1, one at the root in version 2.

@@ -51,8 +51,6 @@ pub async fn run(args: Args) -> Result<()> {
     }
     let mut config = start::configure(&args.start).await?;
     config.service_cidr = args.service_cidr;
-    let outside = outside_address(args.start.listen.ip());
-    config.addresses.extend(outside);
     let tunnels = NodeTunnels::default();
     config.nodes = Some(Arc::new(tunnels.clone()));
     config.upgrades.insert(names::NODE_TUNNEL_PATH.to_owned(), Arc::new(NodeUpgrade(tunnels.clone())));
@@ -81,10 +79,13 @@ pub async fn run(args: Args) -> Result<()> {
     let site = start::client(&server, "system:tombolo:site");
     tokio::spawn(ties::run(site.clone(), server.clone(), None, args.start.ties_dir(), stop.clone()));
     let address = start::listen(&server, &args.start).await?;
-    let reached = SocketAddr::new(outside.unwrap_or(address.ip()), address.port());
+    let (listen, given) = (args.start.listen.ip(), args.url.is_some());
+    let url = move |ip| format!("https://{}", SocketAddr::new(ip, address.port()));
+    let now = move || outside_address(listen).filter(|_| !given).map(url);
     let published = Published {
         ca: ca.certificate.clone(),
-        url: args.url.clone().unwrap_or_else(|| format!("https://{reached}")),
+        url: args.url.clone().or_else(now).unwrap_or_else(|| url(address.ip())),
+        now: Box::new(now),
         pod_cidr: args.pod_cidr.to_string(),
         service_cidr: args.service_cidr.to_string(),
     };
@@ -126,12 +127,10 @@ async fn start_node(server: &Server, args: &Args, stop: CancellationToken) -> Re
     // Other nodes cannot reach a node at its loopback address.
     config.overlay = !listen.is_loopback();
     config.service_cidr = Some(Subnet::from_str(&args.service_cidr.to_string())?);
-    let own =
-        if listen.is_unspecified() { outside_address(listen).into_iter().collect() } else { vec![listen] };
     config.listen = Some(Listen {
         address: SocketAddr::new(listen, KUBELET_PORT),
         client_ca: Some(server.ca().certificate.clone()),
-        certificate: PortCertificate::Given(Arc::new(server.serving(vec![args.name.clone()], own)?)),
+        certificate: PortCertificate::Given(Arc::new(server.serving(vec![args.name.clone()], vec![listen])?)),
     });
     if !listen.is_unspecified() {
         config.addresses = vec![listen];

@@ -3,6 +3,7 @@
 //! It is the ConfigMap that kubeadm's clusters have, so kubeadm's way of joining works here too.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base64::Engine;
@@ -19,12 +20,15 @@ use tombolo_api::names;
 use tombolo_node::join::{Cluster, sign_cluster_info};
 
 const MANAGER: &str = "tombolo-site";
+const LOOK: Duration = Duration::from_secs(2);
 const TOKEN_TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// What a site says about itself.
 pub struct Published {
     pub ca: String,
     pub url: String,
+    /// Where it is reached now, if it listens everywhere and its machine has a network: that may come later, and change.
+    pub now: Box<dyn Fn() -> Option<String> + Send + Sync>,
     pub pod_cidr: String,
     pub service_cidr: String,
 }
@@ -50,28 +54,38 @@ impl Published {
 }
 
 /// Writes the rights and the ConfigMap, then keeps the signatures in step with the tokens until `stop`.
-pub async fn publish(site: kube::Client, what: Published, stop: CancellationToken) -> Result<()> {
+pub async fn publish(site: kube::Client, mut what: Published, stop: CancellationToken) -> Result<()> {
     for object in rights() {
         apply(&site, object).await.context("cannot write the rights of joining nodes")?;
     }
     write(&site, &what, &BTreeMap::new()).await.context("cannot write kube-public/cluster-info")?;
     tokio::spawn(async move {
         tokio::select! {
-            () = sign(&site, &what) => {}
+            () = sign(&site, &mut what) => {}
             () = stop.cancelled() => {}
         }
     });
     Ok(())
 }
 
-async fn sign(site: &kube::Client, what: &Published) {
+async fn sign(site: &kube::Client, what: &mut Published) {
     let secrets: Api<Secret> = Api::namespaced(site.clone(), "kube-system");
     let config = watcher::Config::default().fields(&format!("type={TOKEN_TYPE}"));
     let mut events = Box::pin(watcher(secrets, config).default_backoff());
     let mut tokens: BTreeMap<String, String> = BTreeMap::new();
-    while let Some(event) = events.next().await {
+    let mut listed = false;
+    loop {
+        let event = tokio::select! {
+            event = events.next() => event,
+            url = moved(what), if listed => {
+                what.url = url;
+                Some(Ok(Event::InitDone))
+            }
+        };
+        let Some(event) = event else { return };
         match event {
             Ok(Event::Init) => {
+                listed = false;
                 tokens.clear();
                 continue;
             }
@@ -79,7 +93,7 @@ async fn sign(site: &kube::Client, what: &Published) {
                 tokens.extend(signing_token(&secret));
                 continue;
             }
-            Ok(Event::InitDone) => {}
+            Ok(Event::InitDone) => listed = true,
             Ok(Event::Apply(secret)) => tokens.extend(signing_token(&secret)),
             Ok(Event::Delete(secret)) => {
                 if let Some((id, _)) = signing_token(&secret) {
@@ -93,6 +107,16 @@ async fn sign(site: &kube::Client, what: &Published) {
         }
         if let Err(error) = write(site, what, &tokens).await {
             tracing::warn!(%error, "cluster-info could not be signed; joining needs --ca-hash until it is");
+        }
+    }
+}
+
+/// Where the site is reached, once that is not where it was.
+async fn moved(what: &Published) -> String {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if let Some(url) = (what.now)().filter(|url| *url != what.url) {
+            return url;
         }
     }
 }

@@ -18,14 +18,16 @@ pub fn reachable(listening: SocketAddr) -> SocketAddr {
     if !listening.ip().is_unspecified() {
         return listening;
     }
+    SocketAddr::new(outside().unwrap_or(IpAddr::from([127, 0, 0, 1])), listening.port())
+}
+
+/// The address other machines reach this one at, if it has a network.
+pub fn outside() -> Option<IpAddr> {
     // Connecting a datagram socket sends nothing; it only asks which address would be used.
-    let probe = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind("0.0.0.0:0")?;
-        socket.connect("192.0.2.1:9")?;
-        Ok(socket.local_addr()?.ip())
-    };
-    let ip = probe().unwrap_or(IpAddr::from([127, 0, 0, 1]));
-    SocketAddr::new(ip, listening.port())
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    let ip = socket.local_addr().ok()?.ip();
+    (!ip.is_loopback() && !ip.is_unspecified()).then_some(ip)
 }
 
 /// The label of slices beside the first one, by which we know them again.

@@ -20,13 +20,19 @@ use crate::server::App;
 /// As upstream's servers do: dead after three missed renewals.
 const RENEW: Duration = Duration::from_secs(5);
 const DEAD: Duration = Duration::from_secs(15);
+const LOOK: Duration = Duration::from_secs(2);
 const NAMESPACE: &str = "kube-system";
 const PREFIX: &str = "tombolo-apiserver-";
 
-/// Publishes this server's address. The only server of a store replaces what an earlier run left; one of several
-/// adds itself, stays among them until it stops, and removes those that are gone.
-pub async fn announce(app: &Arc<App>, address: SocketAddr) -> Result<()> {
+/// Publishes this server's address, for one that listens everywhere that of its machine. The only server of a store
+/// replaces what an earlier run left; one of several adds itself, stays among them until it stops, and removes those
+/// that are gone.
+pub async fn announce(app: &Arc<App>, listening: SocketAddr) -> Result<()> {
+    let address = endpoints::reachable(listening);
     if !app.config.replicated {
+        if listening.ip().is_unspecified() {
+            app.tracker.spawn(follow(app.clone(), listening, address));
+        }
         return endpoints::publish(app, &BTreeSet::from([address])).await;
     }
     let mut others = Others::default();
@@ -47,6 +53,24 @@ pub async fn announce(app: &Arc<App>, address: SocketAddr) -> Result<()> {
         }
     });
     Ok(())
+}
+
+/// The machine may get its network, or another one, while the server runs.
+async fn follow(app: Arc<App>, listening: SocketAddr, mut published: SocketAddr) {
+    loop {
+        tokio::select! {
+            () = app.stop.cancelled() => return,
+            () = tokio::time::sleep(LOOK) => {}
+        }
+        let now = endpoints::reachable(listening);
+        if now == published || now.ip().is_loopback() {
+            continue;
+        }
+        match endpoints::publish(&app, &BTreeSet::from([now])).await {
+            Ok(()) => published = now,
+            Err(error) => tracing::warn!(%error, "cannot publish this server's new address"),
+        }
+    }
 }
 
 /// Renews the own Lease and puts right where the Service leads.

@@ -12,7 +12,7 @@ use crate::objects::{ObjectsError, Sources};
 /// What of the node a pod may read through the downward API.
 pub(crate) struct NodeFacts<'a> {
     pub node_name: &'a str,
-    pub host_addresses: &'a [String],
+    pub host_addresses: std::sync::Arc<[String]>,
     pub pod_addresses: &'a [String],
     /// Thousandths of a processor and bytes: the answer where a container has no limit.
     pub allocatable_cpu: i128,

@@ -381,9 +381,10 @@ impl Worker {
         let last_words = |name: &str, container: &crate::runtime::ContainerState| {
             start::last_words(&self.ctx, pod, name, container)
         };
+        let host_addresses = self.ctx.host_addresses.now();
         let facts = Facts {
             runtime: self.ctx.runtime.name(),
-            host_addresses: &self.ctx.host_addresses,
+            host_addresses: &host_addresses,
             now: Timestamp::now(),
             last_words: &last_words,
         };

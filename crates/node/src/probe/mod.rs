@@ -227,7 +227,7 @@ impl Prober {
 /// The address a pod's ports answer at.
 pub(crate) async fn address(ctx: &Context, pod: &Pod) -> Option<String> {
     if pod.spec.as_ref()?.host_network == Some(true) {
-        return ctx.host_addresses.first().cloned();
+        return ctx.host_addresses.now().first().cloned();
     }
     let state = ctx.runtime.pod(spec::uid(pod)).await.ok()?;
     state.sandbox?.addresses.first().map(ToString::to_string)

@@ -24,6 +24,8 @@ use crate::join::{self, is_due, unix_now};
 
 const SIGNED: &str = "kubelet-serving.pem";
 const LOOK: Duration = Duration::from_secs(30);
+/// How often the node's names are looked at.
+const NAMES: Duration = Duration::from_secs(5);
 /// After a refusal, or when nobody decided for a day.
 const RETRY: Duration = Duration::from_secs(600);
 
@@ -73,6 +75,13 @@ fn validity(key: &CertifiedKey, names: &[String]) -> Option<(i64, i64)> {
     names.iter().all(for_name).then(|| (life.not_before.timestamp(), life.not_after.timestamp()))
 }
 
+/// Until the names are others than these.
+async fn renamed(names: &impl Fn() -> Vec<String>, wanted: &[String]) {
+    while names() == wanted {
+        tokio::time::sleep(NAMES).await;
+    }
+}
+
 impl Shown {
     /// The node's own certificate, made when there is none that can be read.
     pub fn own(dir: &Path, names: Vec<String>) -> Result<Self, NodeError> {
@@ -96,7 +105,7 @@ impl Shown {
         self: Arc<Self>,
         client: kube::Client,
         node: String,
-        names: impl Fn() -> Vec<String> + Send + 'static,
+        names: impl Fn() -> Vec<String> + Send + Sync + 'static,
         shutdown: CancellationToken,
     ) {
         let mut signed = false;
@@ -126,11 +135,14 @@ impl Shown {
                             RETRY
                         }
                     },
+                    // Nobody signs for an address that the node no longer has.
+                    () = renamed(&names, &wanted) => continue,
                     () = shutdown.cancelled() => return,
                 },
             };
             tokio::select! {
                 () = tokio::time::sleep(wait) => {}
+                () = renamed(&names, &wanted) => {}
                 () = shutdown.cancelled() => return,
             }
         }

@@ -120,16 +120,14 @@ async fn killed_at_random_moments_the_node_leaks_nothing() {
     site.tear_down().await;
 }
 
-/// Those of the memory controller, or of the one hierarchy.
+/// Of the controller that has most.
 fn pod_cgroups(site: &Site) -> usize {
-    let identity = std::fs::read(site.machine.dir().join("node.json")).expect("node.json");
-    let identity: serde_json::Value = serde_json::from_slice(&identity).expect("node.json");
-    let group = format!("tombolo-{}", identity["id"].as_str().expect("id"));
-    let roots =
-        ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"].map(|root| std::path::Path::new(root).join(&group));
-    let folder = roots.iter().find(|root| root.is_dir()).and_then(|root| std::fs::read_dir(root).ok());
-    let names = folder.into_iter().flatten().flatten().map(|e| e.file_name().to_string_lossy().into_owned());
-    names.filter(|name| name.starts_with("pod")).count()
+    let groups = tombolo_testkit::control_groups(site.machine.dir());
+    let pods = |group: &std::path::PathBuf| {
+        let folders = std::fs::read_dir(group).into_iter().flatten().flatten();
+        folders.filter(|entry| entry.file_name().to_string_lossy().starts_with("pod")).count()
+    };
+    groups.iter().map(pods).max().unwrap_or(0)
 }
 
 /// The owner gives the machine to another use at a bad moment: the node is killed while it starts pods, and nobody starts
