@@ -280,14 +280,14 @@ impl Ledger {
         self.works.values().filter(|e| e.keeps_lease()).all(told)
     }
 
-    /// Is the removal of a workload that may run at most once still under way?
-    pub fn fences_pending(&self) -> bool {
     /// Works of workloads that may run at most once and that the hub wants here, with their uids.
     pub fn leased(&self) -> impl Iterator<Item = (&String, &String)> {
         let works = self.works.iter().filter(|(_, e)| e.keeps_lease() && !e.recalled);
         works.map(|(name, e)| (name, &e.uid))
     }
 
+    /// Is the removal of a workload that may run at most once still under way?
+    pub fn fences_pending(&self) -> bool {
         let removed =
             |e: &Entry| e.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True");
         self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !removed(e))

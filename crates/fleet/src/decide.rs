@@ -133,15 +133,15 @@ fn ask(
         let fenced = u64::try_from(lease + FENCE_MARGIN).unwrap_or(0);
         rule.failover.wait_seconds = rule.failover.wait_seconds.max(fenced);
     }
+    if now < index.nobody_lost_before {
+        let deaf = u64::try_from(index.nobody_lost_before - index.since.steady).unwrap_or(0);
+        rule.failover.wait_seconds = rule.failover.wait_seconds.max(deaf);
+    }
     let path: Vec<&str> =
         crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
     let none = Vec::new();
     let sites: Vec<engine::SiteView> = index
-    if now < index.nobody_lost_before {
-        let deaf = u64::try_from(index.nobody_lost_before - index.since.steady).unwrap_or(0);
-        rule.failover.wait_seconds = rule.failover.wait_seconds.max(deaf);
-    }
         .sites
         .iter()
         .filter(|(_, state)| state.site.metadata.deletion_timestamp.is_none())

@@ -54,11 +54,11 @@ pub struct Index {
     pub lease_seconds: i64,
     /// The hub was restored from a backup: tombstones of before are void.
     pub restored: bool,
-    pub objects: HashMap<Key, Object>,
     /// Until then nothing starts that may run at most once ([`crate::restored`]), on the steady clock.
     pub nothing_once_before: i64,
     /// Until then no replica moves because its site is silent: the hub did not listen.
     pub nobody_lost_before: i64,
+    pub objects: HashMap<Key, Object>,
     services: HashMap<String, BTreeSet<Key>>,
     pub placements: BTreeMap<(String, String), Placement>,
     pub groups: BTreeMap<String, SiteGroup>,

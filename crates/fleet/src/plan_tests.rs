@@ -393,9 +393,6 @@ fn what_may_run_at_most_once_moves_when_its_lease_is_over() {
 }
 
 #[test]
-fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
-    let mut index = lost_with_at_most_once();
-#[test]
 fn a_restored_hub_starts_nothing_that_may_run_at_most_once_before_it_has_stopped_everywhere() {
     let mut spec = PlacementSpec::default();
     spec.failover.at_most_once = true;
@@ -426,6 +423,9 @@ fn a_hub_that_did_not_listen_gives_no_site_up() {
     }
 }
 
+#[test]
+fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
+    let mut index = lost_with_at_most_once();
     index.heard("b", 0, at(NOW + 60));
     step(&mut index, NOW + 60);
     assert_eq!(shares(&index), BTreeMap::new());

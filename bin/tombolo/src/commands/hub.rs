@@ -98,14 +98,14 @@ pub async fn run(mut args: Args) -> Result<()> {
     // Of several replicas, another one may have written its own address.
     let told = if fleet.elect { String::new() } else { url };
     fleet.replica = address.to_string();
+    let mark = args.start.data_dir.join(RESTORED);
+    fleet.restored = (!fleet.elect && mark.exists()).then_some(mark);
     fleet.shutdown = stop.clone();
     if fleet.elect {
         let tls = replica_tls(&server);
         fleet.tunnels.set_forward(tombolo_fleet::forward(fleet.client.clone(), fleet.replica.clone(), tls));
     }
     let ending = stop.clone();
-    let mark = args.start.data_dir.join(RESTORED);
-    fleet.restored = (!fleet.elect && mark.exists()).then_some(mark);
     tokio::spawn(async move {
         if let Err(error) = tombolo_fleet::run(fleet).await {
             tracing::error!(%error, "the fleet's controllers ended");
