@@ -1,6 +1,7 @@
 //! CEL: the rules of custom resources, and whether an expression is well formed.
 
-use kube_cel::cel::Program;
+use kube_cel::cel::common::ast::{EntryExpr, Expr};
+use kube_cel::cel::{IdedExpr, Program};
 use kube_cel::{CompiledSchema, ErrorKind as RuleError, Validator, compile_schema};
 use serde_json::Value;
 use thiserror::Error;
@@ -14,10 +15,102 @@ pub struct CelError(String);
 
 /// Whether an expression parses. Types are only known when it runs.
 pub fn check(expression: &str) -> Result<(), CelError> {
+    parse(expression).map(drop)
+}
+
+/// Whether an expression parses and speaks only of these names and of what it binds itself.
+pub fn check_names(expression: &str, known: &[&str]) -> Result<(), CelError> {
+    let program = parse(expression)?;
+    match unknown(program.expression(), known, &mut Vec::new()) {
+        Some(name) => Err(CelError(format!("undeclared reference to '{name}'"))),
+        None => Ok(()),
+    }
+}
+
+fn parse(expression: &str) -> Result<Program, CelError> {
     // The parser may not survive input it does not expect; that must not take the server down.
-    match std::panic::catch_unwind(|| Program::compile(expression).map(drop)) {
+    match std::panic::catch_unwind(|| Program::compile(expression)) {
         Ok(result) => result.map_err(|e| CelError(e.to_string())),
         Err(_) => Err(CelError("the expression could not be parsed".into())),
+    }
+}
+
+/// Names that every expression may use: types, and the first word of functions with two.
+const BUILT_IN: &[&str] = &[
+    "bool",
+    "bytes",
+    "double",
+    "duration",
+    "dyn",
+    "int",
+    "list",
+    "map",
+    "null_type",
+    "string",
+    "timestamp",
+    "type",
+    "uint",
+    "base64",
+    "cel",
+    "cidr",
+    "format",
+    "google",
+    "ip",
+    "jsonpatch",
+    "lists",
+    "math",
+    "optional",
+    "quantity",
+    "regex",
+    "semver",
+    "sets",
+    "strings",
+    "url",
+];
+
+/// The first name that is neither known nor bound around it.
+fn unknown<'e>(at: &'e IdedExpr, known: &[&str], bound: &mut Vec<&'e str>) -> Option<&'e str> {
+    match &at.expr {
+        Expr::Unspecified | Expr::Literal(_) => None,
+        Expr::Ident(name) => {
+            let name = name.trim_start_matches('.');
+            let fine = name.starts_with('@')
+                || known.contains(&name)
+                || bound.contains(&name)
+                || BUILT_IN.contains(&name);
+            (!fine).then_some(name)
+        }
+        Expr::Select(select) => unknown(&select.operand, known, bound),
+        Expr::List(list) => list.elements.iter().find_map(|item| unknown(item, known, bound)),
+        Expr::Call(call) => {
+            call.target.iter().map(|t| &**t).chain(&call.args).find_map(|part| unknown(part, known, bound))
+        }
+        Expr::Map(map) => map.entries.iter().find_map(|entry| unknown_entry(&entry.expr, known, bound)),
+        Expr::Struct(object) => {
+            object.entries.iter().find_map(|entry| unknown_entry(&entry.expr, known, bound))
+        }
+        Expr::Comprehension(loop_) => {
+            let outside = [&loop_.iter_range, &loop_.accu_init];
+            if let Some(name) = outside.into_iter().find_map(|part| unknown(part, known, bound)) {
+                return Some(name);
+            }
+            let before = bound.len();
+            bound.extend([loop_.iter_var.as_str(), loop_.accu_var.as_str()]);
+            bound.extend(loop_.iter_var2.as_deref());
+            let inside = [&loop_.loop_cond, &loop_.loop_step, &loop_.result];
+            let found = inside.into_iter().find_map(|part| unknown(part, known, bound));
+            bound.truncate(before);
+            found
+        }
+    }
+}
+
+fn unknown_entry<'e>(entry: &'e EntryExpr, known: &[&str], bound: &mut Vec<&'e str>) -> Option<&'e str> {
+    match entry {
+        EntryExpr::StructField(field) => unknown(&field.value, known, bound),
+        EntryExpr::MapEntry(pair) => {
+            unknown(&pair.key, known, bound).or_else(|| unknown(&pair.value, known, bound))
+        }
     }
 }
 
@@ -138,4 +231,32 @@ pub(crate) fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
         }
     }
     Some(current)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expression_may_only_speak_of_what_is_there() {
+        for good in [
+            "object.spec.replicas <= 5",
+            "object.spec.list.all(x, x > 0 && object.a == x)",
+            "type(object.a) == int && has(object.b)",
+            "{'a': object.a}.b == optional.none()",
+            "ip.isCanonical(object.a)",
+        ] {
+            assert_eq!(check_names(good, &["object"]), Ok(()), "{good}");
+        }
+        for (bad, name) in [
+            ("params.max > 1", "params"),
+            ("object.list.exists(x, x == y)", "y"),
+            ("object.list.all(x, true) && x", "x"),
+            ("[object, {'a': b}]", "b"),
+        ] {
+            let error = check_names(bad, &["object"]).unwrap_err().to_string();
+            assert!(error.contains(&format!("'{name}'")), "{bad}: {error}");
+        }
+        assert!(check_names("Not_Valid!", &["object"]).is_err());
+    }
 }

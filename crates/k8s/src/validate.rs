@@ -7,26 +7,34 @@
 //! To add a kind: a row in [`table`], and functions for what its row names.
 
 mod addresses;
+mod api_services;
 mod at;
 mod autoscaling;
 mod batch;
+mod certificates;
 mod container;
 mod core;
 mod cron;
+mod csi;
+mod device_slices;
+mod devices;
 mod events;
 mod flow;
 mod meta;
 mod networking;
 mod parts;
 mod pod;
+mod policies;
 mod policy;
 mod rbac;
 mod resources;
+mod reviews;
 mod scheduling;
 mod service;
 mod storage;
 mod table;
 mod volume;
+mod webhooks;
 mod workload;
 
 #[cfg(test)]
@@ -51,6 +59,13 @@ pub fn create(group: &str, kind: &str, namespaced: bool, object: &Value) -> Vec<
         }
         None => object_meta(&mut errors, &root.get("metadata"), namespaced, names::dns_subdomain),
     }
+    errors.0
+}
+
+/// Checks a question about rights, which is answered and not stored.
+pub fn review(kind: &str, object: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    reviews::review(&mut errors, kind, &At::root(object));
     errors.0
 }
 

@@ -1,6 +1,11 @@
 //! Certificate signing requests: who asked is written down by the server, and each subresource changes its own part.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
+use tombolo_k8s::field::FieldError;
+use x509_parser::error::X509Error;
+use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
 use crate::auth::Identity;
 use crate::registry::update::Part;
@@ -24,6 +29,23 @@ pub fn prepare_create(object: &mut Value, user: &Identity) {
         spec["extra"] = json!(user.extra);
     }
     object["status"] = json!({});
+}
+
+/// The complaint about a request that nobody signed, or that is none. Keys that we cannot check are the signer's affair.
+pub fn unsigned(object: &Value) -> Option<FieldError> {
+    let request = object.pointer("/spec/request").unwrap_or(&Value::Null);
+    let pem = STANDARD.decode(request.as_str().unwrap_or_default()).unwrap_or_default();
+    let wrong = |detail: String| Some(FieldError::invalid("spec.request", request, detail));
+    let Some(block) = pem::parse(&pem).ok().filter(|block| block.tag() == "CERTIFICATE REQUEST") else {
+        return wrong("PEM block type must be CERTIFICATE REQUEST".to_owned());
+    };
+    match X509CertificationRequest::from_der(block.contents()) {
+        Err(error) => wrong(error.to_string()),
+        Ok((_, parsed)) => match parsed.verify_signature() {
+            Ok(()) | Err(X509Error::SignatureUnsupportedAlgorithm) => None,
+            Err(error) => wrong(error.to_string()),
+        },
+    }
 }
 
 pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {

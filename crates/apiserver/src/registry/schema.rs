@@ -11,6 +11,7 @@ use tombolo_k8s::{crd, validate};
 use super::resource::Resource;
 use super::update::Part;
 use crate::crd::CustomSchema;
+use crate::kinds::certificates;
 
 #[derive(Debug)]
 pub enum Schema {
@@ -23,7 +24,13 @@ fn built_in(row: &resources::Resource, object: &Value, old: Option<(&Value, Part
     let definition = row.kind == "CustomResourceDefinition";
     match old {
         None if definition => crd::validate_definition(object),
-        None => validate::create(row.group, row.kind, row.namespaced, object),
+        None => {
+            let mut errors = validate::create(row.group, row.kind, row.namespaced, object);
+            if row.kind == "CertificateSigningRequest" {
+                errors.extend(certificates::unsigned(object));
+            }
+            errors
+        }
         Some((old, Part::Status)) if definition => crd::validate_definition_status(object, old),
         Some((old, _)) if definition => crd::validate_definition_update(object, old),
         Some((old, Part::Status | Part::Other("approval"))) => {

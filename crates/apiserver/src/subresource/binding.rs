@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use tombolo_k8s::field::FieldError;
 use tombolo_k8s::schema;
 use tombolo_k8s::selector::LabelSelector;
 
@@ -26,9 +27,21 @@ pub async fn bind(call: &mut Call, resource: &Shared, body: Body) -> Result<Resp
     let node = write::text(&binding, "/target/name").to_owned();
     let name = call.target.name.clone();
     let kind = write::text(&binding, "/target/kind");
-    if node.is_empty() || !matches!(kind, "" | "Node") {
-        let error = tombolo_k8s::field::FieldError::required("target.name", "");
-        return Err(Failure::invalid("", "Binding", &name, &[error]));
+    if name.is_empty() {
+        return Err(Failure::bad_request("Name parameter required."));
+    }
+    let mut errors = Vec::new();
+    if !matches!(kind, "" | "Node") {
+        errors.push(FieldError::not_supported("target.kind", &kind.into(), &["Node", "<empty>"]).to_string());
+    }
+    if node.is_empty() {
+        errors.push(FieldError::required("target.name", "").to_string());
+    }
+    match errors.as_slice() {
+        [] => {}
+        // Upstream's answer is a server error too.
+        [one] => return Err(Failure::new(500, "", one)),
+        several => return Err(Failure::new(500, "", format!("[{}]", several.join(", ")))),
     }
     let uid = write::text(&binding, "/metadata/uid").to_owned();
     let pods = call.app.registry.built_in.find("", "v1", "pods").cloned().expect("the tables hold pods");

@@ -2,6 +2,8 @@
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
+use tombolo_k8s::selector::{FieldSelector, LabelSelector};
+use tombolo_k8s::validate;
 
 use crate::auth::rbac::Action;
 use crate::auth::{Identity, tokens};
@@ -18,68 +20,52 @@ pub async fn answer(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
     negotiate::negotiate(call.accept(), negotiate::PLAIN)?;
     let options = WriteOptions::parse(&call.query, call.user_agent(), "CreateOptions", false)?;
     let mut object = codec::read_object(call, resource, body, options.validation).await?;
+    write::check_place(resource, &mut object, &call.target.namespace, "")?;
+    if resource.plural.ends_with("accessreviews") {
+        let errors = validate::review(&resource.kind, &object);
+        if !errors.is_empty() {
+            return Err(resource.invalid("", &errors));
+        }
+    }
     let status = match resource.plural.as_str() {
         "tokenreviews" => token_review(call, &object).await?,
         "selfsubjectreviews" => json!({"userInfo": call.user.to_value()}),
-        "subjectaccessreviews" => {
-            let user = subject(resource, &object)?;
-            access_review(call, resource, &object, &user).await?
+        "subjectaccessreviews" | "localsubjectaccessreviews" => {
+            access_review(call, &object, &subject(&object)).await?
         }
-        "localsubjectaccessreviews" => {
-            let namespace = write::text(&object, "/spec/resourceAttributes/namespace");
-            if namespace != call.target.namespace {
-                return Err(Failure::bad_request(format!(
-                    "spec.resourceAttributes.namespace must match namespace: {}",
-                    call.target.namespace
-                )));
-            }
-            let user = subject(resource, &object)?;
-            access_review(call, resource, &object, &user).await?
-        }
-        "selfsubjectaccessreviews" => {
-            let user = (*call.user).clone();
-            access_review(call, resource, &object, &user).await?
-        }
+        "selfsubjectaccessreviews" => access_review(call, &object, &call.user).await?,
         "selfsubjectrulesreviews" => rules_review(call, &object).await?,
         _ => return Err(Failure::no_such_path()),
     };
     object["status"] = status;
+    // Of these two nothing is repeated but the kind.
+    match resource.plural.as_str() {
+        "selfsubjectreviews" => object["metadata"] = json!({"creationTimestamp": write::now()}),
+        "selfsubjectrulesreviews" => (object["metadata"], object["spec"]) = (json!({}), json!({})),
+        _ => {}
+    }
     Ok(json_response(StatusCode::CREATED, &object))
 }
 
-fn invalid(resource: &Shared, field: &str, detail: &str) -> Failure {
-    let error = tombolo_k8s::field::FieldError::required(field, detail);
-    resource.invalid("", &[error])
-}
-
-fn subject(resource: &Shared, object: &Value) -> Result<Identity> {
+/// Whom a review is about.
+fn subject(object: &Value) -> Identity {
     let spec = &object["spec"];
     let list = |value: &Value| -> Vec<String> {
         value.as_array().into_iter().flatten().filter_map(|v| v.as_str().map(str::to_owned)).collect()
     };
-    let identity = Identity {
+    Identity {
         user: spec["user"].as_str().unwrap_or_default().to_owned(),
         uid: spec["uid"].as_str().unwrap_or_default().to_owned(),
         groups: list(&spec["groups"]),
         extra: spec["extra"].as_object().into_iter().flatten().map(|(k, v)| (k.clone(), list(v))).collect(),
-    };
-    if identity.user.is_empty() && identity.groups.is_empty() {
-        return Err(invalid(resource, "spec.user", "at least one of user or group must be specified"));
     }
-    Ok(identity)
 }
 
-async fn access_review(call: &Call, resource: &Shared, object: &Value, user: &Identity) -> Result<Value> {
+async fn access_review(call: &Call, object: &Value, user: &Identity) -> Result<Value> {
     let spec = &object["spec"];
     let (of_resource, of_path) = (&spec["resourceAttributes"], &spec["nonResourceAttributes"]);
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-    let allowed = if of_resource.is_object() == of_path.is_object() {
-        return Err(invalid(
-            resource,
-            "spec.resourceAttributes",
-            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        ));
-    } else if of_path.is_object() {
+    let allowed = if of_path.is_object() {
         let (verb, path) = (text(of_path, "verb"), text(of_path, "path"));
         let action = Action { verb: &verb, path: &path, ..Action::default() };
         call.app.access.allows(&call.app, user, &action).await?
@@ -101,7 +87,42 @@ async fn access_review(call: &Call, resource: &Shared, object: &Value, user: &Id
         };
         call.app.access.allows(&call.app, user, &action).await?
     };
-    Ok(json!({"allowed": allowed}))
+    let mut status = json!({"allowed": allowed});
+    let ignored = ignored_selectors(of_resource);
+    if !ignored.is_empty() {
+        status["evaluationError"] = ignored.join("; ").into();
+    }
+    Ok(status)
+}
+
+/// Selectors narrow a question. One that is not understood is left out, and the answer says so.
+fn ignored_selectors(of: &Value) -> Vec<String> {
+    let count = |list: &Value| list.as_array().map_or(0, Vec::len);
+    let field = |requirement: &Value| {
+        matches!(requirement["operator"].as_str(), Some("In" | "NotIn")) && count(&requirement["values"]) == 1
+    };
+    let label = |requirement: &Value| {
+        matches!(requirement["operator"].as_str(), Some("In" | "NotIn" | "Exists" | "DoesNotExist"))
+    };
+    let mut said = Vec::new();
+    for (name, understood, parses) in [
+        ("fieldSelector", &field as &dyn Fn(&Value) -> bool, FieldSelector::parse as fn(&str) -> _),
+        ("labelSelector", &label, |text| LabelSelector::parse(text).map(|_| FieldSelector::default())),
+    ] {
+        let selector = &of[name];
+        let all = count(&selector["requirements"]);
+        let good =
+            selector["requirements"].as_array().into_iter().flatten().filter(|r| understood(r)).count();
+        let raw = selector["rawSelector"].as_str().is_none_or(|text| parses(text).is_ok());
+        match (raw && good == all, good) {
+            (true, _) => {}
+            (false, 0) => said.push(format!("spec.resourceAttributes.{name} ignored due to parse error")),
+            (false, _) => {
+                said.push(format!("spec.resourceAttributes.{name} partially ignored due to parse error"));
+            }
+        }
+    }
+    said
 }
 
 async fn rules_review(call: &Call, object: &Value) -> Result<Value> {
@@ -114,8 +135,14 @@ async fn rules_review(call: &Call, object: &Value) -> Result<Value> {
     let mut resources: Vec<Value> = resources.iter().map(|r| r.to_value()).collect();
     let mut paths: Vec<Value> = paths.iter().map(|r| r.to_value()).collect();
     if call.user.in_group(crate::auth::identity::GROUP_MASTERS) {
-        resources.insert(0, json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
-        paths.insert(0, json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+        // Theirs without any role; usually a role says the same.
+        let everything = json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]});
+        let everywhere = json!({"verbs": ["*"], "nonResourceURLs": ["*"]});
+        for (list, all) in [(&mut resources, everything), (&mut paths, everywhere)] {
+            if !list.contains(&all) {
+                list.insert(0, all);
+            }
+        }
     }
     Ok(json!({"resourceRules": resources, "nonResourceRules": paths, "incomplete": false}))
 }
@@ -136,6 +163,6 @@ async fn token_review(call: &Call, object: &Value) -> Result<Value> {
         Some((identity, audiences)) => {
             json!({"authenticated": true, "user": identity.to_value(), "audiences": audiences})
         }
-        None => json!({"authenticated": false, "user": {}, "error": "invalid bearer token"}),
+        None => json!({"user": {}, "error": "invalid bearer token"}),
     })
 }

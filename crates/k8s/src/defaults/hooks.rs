@@ -25,6 +25,7 @@ pub const HOOKS: &[(&str, Hook)] = &[
     ("io.k8s.api.core.v1.Namespace", namespace),
     ("io.k8s.api.core.v1.NodeSpec", node_spec),
     ("io.k8s.api.core.v1.NodeStatus", node_status),
+    ("io.k8s.api.core.v1.PersistentVolume", whole_volume),
     ("io.k8s.api.core.v1.PersistentVolumeClaim", claim),
     ("io.k8s.api.core.v1.Pod", pod),
     ("io.k8s.api.core.v1.PodSpec", service_account),
@@ -290,6 +291,19 @@ fn node_status(status: &mut Object, _: Timestamp) {
     }
     if let Some(capacity) = status.get("capacity").cloned() {
         put(status, "allocatable", capacity);
+    }
+}
+
+/// A volume that stands in an attachment stays as it was given.
+fn whole_volume(volume: &mut Object, _: Timestamp) {
+    let Some(spec) = child(volume, "spec") else { return };
+    for (field, value) in [("persistentVolumeReclaimPolicy", "Retain"), ("volumeMode", "Filesystem")] {
+        if field == "volumeMode" && is_set(spec, field) {
+            continue;
+        }
+        if text(spec, field).is_empty() {
+            spec.insert(field.to_owned(), value.into());
+        }
     }
 }
 

@@ -86,10 +86,6 @@ pub const RULES: &[(&str, Rows)] = &[
     ("io.k8s.api.core.v1.NamespaceStatus", &[("phase", r#""Active""#)]),
     ("io.k8s.api.core.v1.ObjectFieldSelector", &[("apiVersion", r#""v1""#)]),
     ("io.k8s.api.core.v1.PersistentVolumeClaimSpec", &[("volumeMode", r#""Filesystem""#)]),
-    (
-        "io.k8s.api.core.v1.PersistentVolumeSpec",
-        &[("persistentVolumeReclaimPolicy", r#""Retain""#), ("volumeMode", r#""Filesystem""#)],
-    ),
     ("io.k8s.api.core.v1.PersistentVolumeStatus", &[("phase", r#""Pending""#)]),
     ("io.k8s.api.core.v1.PodLogOptions", &[("stream", r#""All""#)]),
     (

@@ -25,6 +25,10 @@ pub(super) fn autoscaler(e: &mut Errors, object: &At<'_, '_>) {
     }
     reference(e, &spec.get("scaleTargetRef"));
     spec.get("metrics").items().for_each(|metric| source(e, &metric));
+    // Version 1 has one metric, which is shown where version 2 has it.
+    let share = spec.get("targetCPUUtilizationPercentage");
+    let shown = At::named(share.value, "spec.metrics[0].resource.target.averageUtilization");
+    e.at_least(&shown, 1, "must be greater than 0");
     let from_zero = spec.get("metrics").items().any(|m| matches!(m.get("type").str(), "Object" | "External"));
     if least.int() == Some(0) && !from_zero {
         let detail =

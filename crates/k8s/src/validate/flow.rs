@@ -8,16 +8,150 @@ const MOST_QUEUES: i64 = 10_000_000;
 const HASH_BITS: u32 = 60;
 
 pub(super) fn flow_schema(e: &mut Errors, object: &At<'_, '_>) {
-    let spec = object.get("spec");
+    let (metadata, spec) = (object.get("metadata"), object.get("spec"));
     let precedence = spec.get("matchingPrecedence");
-    if precedence.int().is_some_and(|p| p <= 0) {
-        e.invalid(&precedence, "must be a positive value");
+    match precedence.int().unwrap_or_default() {
+        ..=0 => e.invalid(&precedence, "must be a positive value"),
+        1 if metadata.get("name").str() != "exempt" => {
+            e.invalid(&precedence, "only the schema named 'exempt' may have matchingPrecedence 1");
+        }
+        10_001.. => e.invalid(&precedence, "must not be greater than 10000"),
+        _ => {}
     }
-    if precedence.int().is_some_and(|p| p > 10_000) {
-        e.invalid(&precedence, "must not be greater than 10000");
+    let method = spec.get("distinguisherMethod");
+    if method.is_set() && !matches!(method.get("type").str(), "ByNamespace" | "ByUser") {
+        e.not_supported(&method.get("type"), &["ByNamespace", "ByUser"]);
     }
     let level = spec.get("priorityLevelConfiguration");
-    e.name(&level.get("name"), names::dns_subdomain);
+    let name = level.get("name");
+    if name.is_empty() {
+        e.required(&name, "must reference a priority level");
+    } else {
+        e.complaints(&name, names::dns_subdomain(name.str()));
+    }
+    spec.get("rules").items().for_each(|each| flow_rule(e, &each));
+}
+
+/// Whose requests for what.
+fn flow_rule(e: &mut Errors, rule: &At<'_, '_>) {
+    let subjects = rule.get("subjects");
+    if subjects.is_empty() {
+        e.required(&subjects, "subjects must contain at least one value");
+    }
+    subjects.items().for_each(|each| subject(e, &each));
+    let (resources, paths) = (rule.get("resourceRules"), rule.get("nonResourceRules"));
+    if resources.is_empty() && paths.is_empty() {
+        e.required(rule, "at least one of resourceRules and nonResourceRules has to be non-empty");
+    }
+    resources.items().for_each(|each| resource_rule(e, &each));
+    paths.items().for_each(|each| path_rule(e, &each));
+}
+
+fn subject(e: &mut Errors, subject: &At<'_, '_>) {
+    const KINDS: [(&str, &str); 3] =
+        [("ServiceAccount", "serviceAccount"), ("User", "user"), ("Group", "group")];
+    let kind = subject.get("kind");
+    let Some((_, own)) = KINDS.iter().find(|(name, _)| *name == kind.str()) else {
+        e.not_supported(&kind, &["Group", "ServiceAccount", "User"]);
+        return;
+    };
+    for (name, field) in KINDS.iter().filter(|(_, field)| field != own) {
+        if subject.get(field).is_set() {
+            e.forbidden(
+                &subject.get(field),
+                format!("{field} is forbidden when subject kind is not '{name}'"),
+            );
+        }
+    }
+    let who = subject.get(own);
+    if !who.is_set() {
+        e.required(&who, format!("{own} is required when subject kind is '{}'", kind.str()));
+        return;
+    }
+    let name = who.get("name");
+    if name.is_empty() {
+        e.required(&name, "");
+    } else if *own == "serviceAccount" && name.str() != "*" {
+        e.complaints(&name, names::dns_subdomain(name.str()));
+    }
+    if *own == "serviceAccount" {
+        let namespace = who.get("namespace");
+        if namespace.is_empty() {
+            e.required(&namespace, "must specify namespace for service account");
+        } else {
+            e.complaints(&namespace, names::dns_label(namespace.str()));
+        }
+    }
+}
+
+/// `*` stands alone; whether it stands there is the answer.
+fn wildcard(e: &mut Errors, list: &At<'_, '_>, what: &str) -> bool {
+    let found = list.items().any(|item| item.str() == "*");
+    if found && list.len() > 1 {
+        e.invalid(list, format!("if '*' is present, must not specify other {what}"));
+    }
+    found
+}
+
+fn verbs(e: &mut Errors, rule: &At<'_, '_>) {
+    const VERBS: [&str; 9] =
+        ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
+    let verbs = rule.get("verbs");
+    if verbs.is_empty() {
+        e.required(&verbs, "verbs must contain at least one value");
+    } else if !wildcard(e, &verbs, "verbs") && verbs.items().any(|verb| !VERBS.contains(&verb.str())) {
+        e.not_supported(&verbs, &VERBS);
+    }
+}
+
+fn resource_rule(e: &mut Errors, rule: &At<'_, '_>) {
+    verbs(e, rule);
+    for (field, one, many) in
+        [("apiGroups", "api group", "api groups"), ("resources", "resource", "resources")]
+    {
+        let list = rule.get(field);
+        if list.is_empty() {
+            e.required(&list, format!("resource rules must supply at least one {one}"));
+        } else {
+            wildcard(e, &list, many);
+        }
+    }
+    let namespaces = rule.get("namespaces");
+    if namespaces.is_empty() && !rule.get("clusterScope").bool() {
+        let detail = "resource rules that are not cluster scoped must supply at least one namespace";
+        e.required(&namespaces, detail);
+    } else if !wildcard(e, &namespaces, "namespaces") {
+        for namespace in namespaces.items() {
+            for complaint in names::dns_label(namespace.str()) {
+                let detail = format!("each member of this list must be '*' or a DNS-1123 label; {complaint}");
+                e.invalid(&namespace, detail);
+            }
+        }
+    }
+}
+
+fn path_rule(e: &mut Errors, rule: &At<'_, '_>) {
+    verbs(e, rule);
+    let paths = rule.get("nonResourceURLs");
+    if paths.is_empty() {
+        e.required(&paths, "nonResourceURLs must contain at least one value");
+    } else if !wildcard(e, &paths, "non-resource URLs") {
+        for path in paths.items() {
+            let text = path.str();
+            let detail = match text {
+                "" => "must not be empty",
+                "/" => continue,
+                _ if !text.starts_with('/') => "must start with slash",
+                _ if text.contains(' ') => "must not contain white-space",
+                _ if text.contains("//") => "must not contain double slash",
+                _ if text.strip_suffix("/*").unwrap_or(text).contains('*') => {
+                    "wildcard can only do suffix matching"
+                }
+                _ => continue,
+            };
+            e.invalid(&path, detail);
+        }
+    }
 }
 
 pub(super) fn priority_level(e: &mut Errors, object: &At<'_, '_>) {

@@ -212,11 +212,16 @@ pub(crate) fn label_selector(e: &mut Errors, selector: &At<'_, '_>) {
             Some(_) => {}
             None => e.invalid(&operator, "not a valid selector operator"),
         }
-        let key = expression.get("key");
-        e.complaints(&key, names::label_key(key.str()));
-        for value in values.items() {
-            e.complaints(&value, names::label_value(value.str()));
-        }
+        selector_requirement(e, &expression);
+    }
+}
+
+/// The key and values that a selector speaks of.
+pub(super) fn selector_requirement(e: &mut Errors, requirement: &At<'_, '_>) {
+    let key = requirement.get("key");
+    e.complaints(&key, names::label_key(key.str()));
+    for value in requirement.get("values").items() {
+        e.complaints(&value, names::label_value(value.str()));
     }
 }
 

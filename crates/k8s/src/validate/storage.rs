@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
 use super::parts::quantity;
-use super::{resources, scheduling};
+use super::{csi, resources, scheduling};
 use crate::names;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -127,6 +127,52 @@ const PLUGINS: [&str; 22] = [
 pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
     access_modes(e, &spec, "");
+    capacity(e, &spec);
+    let policies = ["Delete", "Recycle", "Retain"];
+    e.optional_one_of(&spec.get("persistentVolumeReclaimPolicy"), &policies);
+    let affinity = spec.get("nodeAffinity");
+    if affinity.is_set() {
+        let required = affinity.get("required");
+        if required.is_set() {
+            scheduling::node_selector(e, &required);
+        } else {
+            e.required(&required, "must specify required node constraints");
+        }
+    }
+    plugin(e, &spec);
+    let class = spec.get("storageClassName");
+    if !class.is_empty() {
+        e.complaints(&class, names::dns_subdomain(class.str()));
+    }
+    e.optional_one_of(&spec.get("volumeMode"), &VOLUME_MODES);
+}
+
+/// A volume that stands in an attachment instead of being an object.
+pub(super) fn inline_volume(e: &mut Errors, spec: &At<'_, '_>) {
+    const INLINE: &str = "in the context of inline volumes";
+    for field in ["claimRef", "capacity", "nodeAffinity", "storageClassName"] {
+        let at = spec.get(field);
+        let given = if at.value.is_object() && field != "capacity" { at.is_set() } else { !at.is_empty() };
+        if given {
+            e.forbidden(&at, format!("may not be specified {INLINE}"));
+        }
+    }
+    if !spec.get("csi").is_set() {
+        e.required(&spec.get("csi"), format!("has to be specified {INLINE}"));
+    }
+    access_modes(e, spec, "");
+    let policy = spec.get("persistentVolumeReclaimPolicy");
+    if !matches!(policy.str(), "" | "Retain") {
+        e.forbidden(&policy, format!("may only be Retain {INLINE}"));
+    }
+    let mode = spec.get("volumeMode");
+    if mode.is_set() && mode.str() != "Filesystem" {
+        e.forbidden(&mode, format!("may not specify volumeMode other than Filesystem {INLINE}"));
+    }
+    plugin(e, spec);
+}
+
+fn capacity(e: &mut Errors, spec: &At<'_, '_>) {
     let capacity = spec.get("capacity");
     if capacity.is_empty() {
         e.required(&capacity, "");
@@ -142,17 +188,10 @@ pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
             e.invalid_value(&value, &Value::from(size.to_string()), "must be greater than zero");
         }
     }
-    let policies = ["Delete", "Recycle", "Retain"];
-    e.optional_one_of(&spec.get("persistentVolumeReclaimPolicy"), &policies);
-    let affinity = spec.get("nodeAffinity");
-    if affinity.is_set() {
-        let required = affinity.get("required");
-        if required.is_set() {
-            scheduling::node_selector(e, &required);
-        } else {
-            e.required(&required, "must specify required node constraints");
-        }
-    }
+}
+
+/// Where the volume is: in one place.
+fn plugin(e: &mut Errors, spec: &At<'_, '_>) {
     let mut found = 0;
     for plugin in PLUGINS.iter().filter(|p| spec.get(p).is_set()) {
         found += 1;
@@ -161,7 +200,7 @@ pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
         }
     }
     if found == 0 {
-        e.required(&spec, "must specify a volume type");
+        e.required(spec, "must specify a volume type");
     }
     let path = spec.get("hostPath");
     if path.is_set() {
@@ -174,23 +213,18 @@ pub(super) fn volume(e: &mut Errors, object: &At<'_, '_>) {
         if spec.get("local").get("path").is_empty() {
             e.required(&spec.get("local").get("path"), "");
         }
+        let affinity = spec.get("nodeAffinity");
         if !affinity.is_set() {
             e.required(&affinity, "Local volume requires node affinity");
         }
     }
     let csi = spec.get("csi");
     if csi.is_set() {
-        for field in ["driver", "volumeHandle"] {
-            if csi.get(field).is_empty() {
-                e.required(&csi.get(field), "");
-            }
+        csi::driver_name(e, &csi.get("driver"));
+        if csi.get("volumeHandle").is_empty() {
+            e.required(&csi.get("volumeHandle"), "");
         }
     }
-    let class = spec.get("storageClassName");
-    if !class.is_empty() {
-        e.complaints(&class, names::dns_subdomain(class.str()));
-    }
-    e.optional_one_of(&spec.get("volumeMode"), &VOLUME_MODES);
 }
 
 pub(super) fn volume_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
@@ -206,14 +240,17 @@ pub(super) fn volume_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     }
 }
 
-pub(super) fn class(e: &mut Errors, object: &At<'_, '_>) {
-    let provisioner = object.get("provisioner");
+pub(super) fn provisioner(e: &mut Errors, provisioner: &At<'_, '_>) {
     if provisioner.is_empty() {
-        e.required(&provisioner, "");
+        e.required(provisioner, "");
     } else {
         let lower = provisioner.str().to_lowercase();
         e.complaints(&provisioner.with(&Value::from(lower.as_str())), names::label_key(&lower));
     }
+}
+
+pub(super) fn class(e: &mut Errors, object: &At<'_, '_>) {
+    provisioner(e, &object.get("provisioner"));
     e.optional_one_of(&object.get("reclaimPolicy"), &["Delete", "Retain"]);
     let binding = object.get("volumeBindingMode");
     e.one_of(&binding, &["Immediate", "WaitForFirstConsumer"]);
@@ -224,21 +261,6 @@ pub(super) fn class_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
         e.immutable(&object.get(field), &old[field]);
     }
     class(e, object);
-}
-
-pub(super) fn attachment(e: &mut Errors, object: &At<'_, '_>) {
-    let spec = object.get("spec");
-    if spec.get("attacher").is_empty() {
-        e.required(&spec.get("attacher"), "");
-    }
-    let source = spec.get("source");
-    let both = "must specify exactly one of inlineVolumeSpec and persistentVolumeName";
-    match (source.get("inlineVolumeSpec").is_set(), source.get("persistentVolumeName").is_set()) {
-        (false, false) => e.required(&source, both),
-        (true, true) => e.forbidden(&source, both),
-        _ => {}
-    }
-    e.complaints(&spec.get("nodeName"), names::dns_subdomain(spec.get("nodeName").str()));
 }
 
 pub(super) fn spec_immutable(e: &mut Errors, object: &At<'_, '_>, old: &Value) {

@@ -5,8 +5,8 @@ use serde_json::Value;
 use super::at::{At, Errors};
 use super::meta::NameSyntax;
 use super::{
-    addresses, autoscaling, batch, core, events, flow, networking, pod, policy, rbac, service, storage,
-    workload,
+    addresses, api_services, autoscaling, batch, certificates, core, csi, device_slices, devices, events,
+    flow, networking, pod, policies, policy, rbac, service, storage, webhooks, workload,
 };
 use crate::names::{config_key, dns_label, dns_subdomain, path_segment};
 
@@ -55,6 +55,7 @@ const APPS: &str = "apps";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const ADMISSION: &str = "admissionregistration.k8s.io";
 const STORAGE: &str = "storage.k8s.io";
+const DEVICES: &str = "resource.k8s.io";
 
 static TABLE: &[Rules] = &[
     row("", "Pod", dns_subdomain, pod::create).or(pod::update).status(pod::status),
@@ -108,23 +109,42 @@ static TABLE: &[Rules] = &[
     row("node.k8s.io", "RuntimeClass", dns_subdomain, policy::runtime_class).or(policy::runtime_class_update),
     row(STORAGE, "StorageClass", dns_subdomain, storage::class).or(storage::class_update),
     row(STORAGE, "CSIDriver", dns_subdomain, storage::driver),
-    row(STORAGE, "VolumeAttachment", dns_subdomain, storage::attachment).and(storage::spec_immutable),
+    row(STORAGE, "CSINode", dns_subdomain, csi::node).and(csi::node_update),
+    row(STORAGE, "CSIStorageCapacity", dns_subdomain, csi::capacity).or(csi::capacity_update),
+    row(STORAGE, "VolumeAttachment", dns_subdomain, csi::attachment)
+        .and(storage::spec_immutable)
+        .status(csi::attachment_status),
+    row(STORAGE, "VolumeAttributesClass", dns_subdomain, csi::attributes_class)
+        .and(csi::attributes_class_update),
     row(RBAC, "Role", path_segment, rbac::role),
     row(RBAC, "ClusterRole", path_segment, rbac::cluster_role),
     row(RBAC, "RoleBinding", path_segment, rbac::role_binding).or(rbac::role_ref_immutable),
     row(RBAC, "ClusterRoleBinding", path_segment, rbac::cluster_role_binding).or(rbac::role_ref_immutable),
-    row(ADMISSION, "ValidatingWebhookConfiguration", dns_subdomain, policy::webhooks),
-    row(ADMISSION, "MutatingWebhookConfiguration", dns_subdomain, policy::webhooks),
-    row(ADMISSION, "ValidatingAdmissionPolicy", dns_subdomain, policy::admission_policy),
-    row(ADMISSION, "ValidatingAdmissionPolicyBinding", dns_subdomain, policy::admission_binding),
-    row(ADMISSION, "MutatingAdmissionPolicy", dns_subdomain, policy::admission_policy),
-    row(ADMISSION, "MutatingAdmissionPolicyBinding", dns_subdomain, policy::admission_binding),
-    row("certificates.k8s.io", "CertificateSigningRequest", path_segment, policy::signing_request),
+    row(ADMISSION, "ValidatingWebhookConfiguration", dns_subdomain, webhooks::webhooks)
+        .or(webhooks::webhooks_update),
+    row(ADMISSION, "MutatingWebhookConfiguration", dns_subdomain, webhooks::webhooks)
+        .or(webhooks::webhooks_update),
+    row(ADMISSION, "ValidatingAdmissionPolicy", dns_subdomain, policies::validating_policy)
+        .or(policies::validating_policy_update),
+    row(ADMISSION, "ValidatingAdmissionPolicyBinding", dns_subdomain, policies::validating_binding),
+    row(ADMISSION, "MutatingAdmissionPolicy", dns_subdomain, policies::mutating_policy)
+        .or(policies::mutating_policy_update),
+    row(ADMISSION, "MutatingAdmissionPolicyBinding", dns_subdomain, policies::mutating_binding),
+    row("certificates.k8s.io", "CertificateSigningRequest", path_segment, certificates::signing_request)
+        .or(certificates::signing_request_update)
+        .status(certificates::signing_request_status),
+    row(DEVICES, "DeviceClass", dns_subdomain, devices::class),
+    row(DEVICES, "ResourceClaim", dns_subdomain, devices::claim)
+        .or(devices::claim_update)
+        .status(devices::claim_status),
+    row(DEVICES, "ResourceClaimTemplate", dns_subdomain, devices::claim_template).or(devices::claim_update),
+    row(DEVICES, "ResourceSlice", dns_subdomain, device_slices::slice).and(device_slices::slice_update),
     row("flowcontrol.apiserver.k8s.io", "FlowSchema", dns_subdomain, flow::flow_schema),
     row("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", dns_subdomain, flow::priority_level),
     row("", "Event", path_segment, events::core_event).or(events::core_event_update),
     row("events.k8s.io", "Event", path_segment, events::event).or(events::event_update),
-    row("apiregistration.k8s.io", "APIService", path_segment, core::nothing),
+    row("apiregistration.k8s.io", "APIService", path_segment, api_services::api_service)
+        .status(api_services::api_service_status),
 ];
 
 pub(super) fn find(group: &str, kind: &str) -> Option<&'static Rules> {
