@@ -6,9 +6,9 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Image, Kubectl, Process, cargo_binary, require, wait_for, wipe};
-use tombolo_tests::site::{IMAGE, is_root, link_up};
-use tombolo_wan::Namespace;
+use tombolo_testkit::{Fixture, Image, cargo_binary, require, wait_for};
+use tombolo_tests::machine::Machine;
+use tombolo_tests::site::{IMAGE, is_root};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const NOBODY: u32 = 65534;
@@ -57,52 +57,33 @@ fn a_site_uses_the_networks_it_was_given_and_says_which_port_is_taken() -> Resul
     if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
     }
-    let dir = tempfile::tempdir()?;
-    let name = format!("tsc{}", std::process::id());
-    let space = Namespace::create(&name)?;
-    link_up(&name, "10.82.0.1/24")?;
-    let site = |data: &str, listen: &str| {
-        let mut command = Command::new(cargo_binary("tombolo"));
-        command.args(["site", "--node", "--name", "box", "--listen", listen, "--netns", &name]);
-        command.args(["--pod-cidr", "10.201.0.0/16", "--service-cidr", "10.202.0.0/16"]);
-        command.arg("--data-dir").arg(dir.path().join(data));
-        command
-    };
-    let mut process = Process::start("site", site("site", "10.82.0.1:6443"), dir.path())?;
-    let outcome = networks(dir.path(), &name, &mut process).and_then(|()| {
-        // The kubelet port is the same for every site of a machine.
-        for listen in ["10.82.0.1:6443", "10.82.0.1:7443"] {
-            let output = site("second", listen).output()?;
-            let said = text(&output);
-            ensure!(output.status.code() == Some(2), "{:?}: {said}", output.status);
-            ensure!(said.contains("10.82.0.1:10250") && said.contains("in use"), "{said}");
-            ensure!(said.trim_end().lines().count() == 1, "more than one line: {said}");
-        }
-        Ok(())
-    });
-    if outcome.is_err() {
-        eprintln!("{}", process.log());
-    }
-    process.kill();
-    for data in ["site/node", "second/node"] {
-        wipe(&dir.path().join(data), Some(&space))?;
-    }
-    outcome
+    let mut machine = Machine::new("tsc", Some("10.82.0.1/24"))?;
+    let outcome = networks(&mut machine).and_then(|()| taken_ports(&mut machine));
+    machine.end(outcome)
 }
 
-fn networks(dir: &Path, space: &str, site: &mut Process) -> Result<()> {
-    let data = dir.join("site");
-    let kubeconfig = data.join("admin.kubeconfig");
-    wait_for("the site", PATIENCE, || {
-        site.alive()?;
-        ensure!(kubeconfig.exists(), "no admin.kubeconfig yet");
-        Ok(())
-    })?;
-    let archive = dir.join("busybox.tar");
-    Image::busybox(&[IMAGE])?.save(&archive)?;
-    let archive = archive.display().to_string();
-    image(&data, &["import", &archive])?;
-    let kubectl = Kubectl::new(&kubeconfig).inside(space);
+/// The kubelet port is the same for every site of a machine.
+fn taken_ports(machine: &mut Machine) -> Result<()> {
+    let data = machine.other_data("second");
+    for listen in ["10.82.0.1:6443", "10.82.0.1:7443"] {
+        let mut second = Command::new(cargo_binary("tombolo"));
+        second.args(["site", "--node", "--name", "box", "--listen", listen, "--netns", machine.space()]);
+        let output = second.arg("--data-dir").arg(&data).output()?;
+        let said = text(&output);
+        ensure!(output.status.code() == Some(2), "{:?}: {said}", output.status);
+        ensure!(said.contains("10.82.0.1:10250") && said.contains("in use"), "{said}");
+        ensure!(said.trim_end().lines().count() == 1, "more than one line: {said}");
+    }
+    Ok(())
+}
+
+fn networks(machine: &mut Machine) -> Result<()> {
+    let mut command = machine.site_command("10.82.0.1:6443");
+    command.args(["--pod-cidr", "10.201.0.0/16", "--service-cidr", "10.202.0.0/16"]);
+    machine.start(command)?;
+    machine.until_ready()?;
+    machine.import_image()?;
+    let kubectl = machine.kubectl();
     let service = kubectl.run(&["get", "service", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"])?;
     ensure!(service == "10.202.0.1", "{service}");
     let pod = format!(
