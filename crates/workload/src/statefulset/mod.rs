@@ -137,12 +137,16 @@ fn scale(snapshot: &Snapshot, revisions: &Revisions, actions: &mut Vec<Action>) 
         }
     }
     let surplus = surplus(snapshot);
-    // From the top, well or not: one that will never be well must not keep those below it.
+    // From the top. One that is not well halts it, as upstream: somebody should look. But one such pod alone goes, or it
+    // could keep a set from shrinking for good; and so do those that ended.
+    let is_unwell = |pod: &Pod| !snapshot.is_healthy(pod) && !pod::is_finished(pod);
+    let lowest = surplus.iter().find(|pod| is_unwell(pod));
     for pod in surplus.iter().rev() {
+        let halted = is_unwell(pod) && lowest.is_some_and(|lowest| !Arc::ptr_eq(lowest, pod));
+        if ordered && (halted || pod::is_deleting(pod)) {
+            return false;
+        }
         if pod::is_deleting(pod) {
-            if ordered {
-                return false;
-            }
             continue;
         }
         identity::remove(snapshot, pod, actions);
