@@ -6,4 +6,5 @@ pub mod kubectl;
 pub mod machine;
 pub mod site;
 pub mod soak;
+pub mod tied;
 pub mod wan;

@@ -4,9 +4,6 @@
 
 mod world;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -116,35 +113,12 @@ fn reach(world: &World) -> Result<()> {
         ensure!(host.trim() == own, "{pod}: {host}");
         let secret = hub.run(&["exec", "-n", "shop", pod, "--", "sh", "-c", "echo $password"])?;
         ensure!(secret.trim() == "pelican", "{pod}: {secret}");
-        let page = forwarded(world, pod).with_context(|| format!("port-forward to {pod}"))?;
+        let page = hub
+            .forwarded("shop", pod, 8080, "/index.html")
+            .with_context(|| format!("port-forward to {pod}"))?;
         ensure!(page.contains(&format!("served by {own}")), "{pod}: {page}");
     }
     Ok(())
-}
-
-/// What the pod serves, through `kubectl port-forward`.
-fn forwarded(world: &World, pod: &str) -> Result<String> {
-    let hub = world.kubectl();
-    let mut command = hub.command(&["port-forward", "-n", "shop", &format!("pod/{pod}"), ":8080"]);
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
-    let mut line = String::new();
-    // Kept until the end: kubectl dies when nobody reads what it prints.
-    let mut said = BufReader::new(child.stdout.take().context("a pipe")?);
-    said.read_line(&mut line)?;
-    let page = (|| {
-        let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
-        let mut stream = TcpStream::connect(format!("127.0.0.1:{}", port.context(line.clone())?))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        stream.write_all(b"GET /index.html HTTP/1.0\r\n\r\n")?;
-        let mut page = Vec::new();
-        // How the connection ends is kubectl's affair; what came through it is ours.
-        let ended = stream.read_to_end(&mut page);
-        ensure!(!page.is_empty(), "nothing came: {ended:?}");
-        Ok(String::from_utf8_lossy(&page).into_owned())
-    })();
-    let _ = child.kill();
-    let _ = child.wait();
-    page
 }
 
 fn hubs_die(world: &mut World) -> Result<()> {

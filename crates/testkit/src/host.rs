@@ -28,7 +28,7 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// What it keeps on disk.
     pub dir: PathBuf,
-    namespace: Arc<Namespace>,
+    pub(crate) namespace: Arc<Namespace>,
 }
 
 /// A `tombolo` server process at a host.
@@ -37,7 +37,8 @@ pub struct Member {
     pub kubeconfig: PathBuf,
     /// Containers outlive the process that made them; these are removed with it, in the namespace that they are in.
     containers: Option<(PathBuf, Arc<Namespace>)>,
-    start: Box<dyn Fn() -> Result<Process> + Send>,
+    program: PathBuf,
+    start: Box<dyn Fn(&Path) -> Result<Process> + Send>,
 }
 
 impl Drop for Member {
@@ -67,20 +68,49 @@ impl Lan {
 
     pub fn host(&mut self, name: &str) -> Result<Host> {
         let (namespace, address) = self.plug(name)?;
+        self.furnish(name, namespace, address)
+    }
+
+    /// A host that is not on the WAN.
+    pub(crate) fn host_apart(&self, name: &str, address: Ipv4Addr) -> Result<Host> {
+        self.furnish(name, self.namespace(name)?, address)
+    }
+
+    fn furnish(&self, name: &str, namespace: Namespace, address: Ipv4Addr) -> Result<Host> {
         let dir = self.dir.join(name);
         std::fs::create_dir_all(&dir)?;
         Ok(Host { name: name.into(), address, dir, namespace: Arc::new(namespace) })
     }
 
-    fn plug(&mut self, name: &str) -> Result<(Namespace, Ipv4Addr)> {
+    fn namespace(&self, name: &str) -> Result<Namespace> {
         let namespace = Namespace::create(&format!("{}-{name}", self.prefix))?;
-        let [a, b, c] = self.network;
-        let address = Ipv4Addr::new(a, b, c, self.next);
-        self.next += 1;
         let up = namespace.run(|| Command::new("ip").args(["link", "set", "lo", "up"]).output())??;
         ensure!(up.status.success(), "no loopback: {}", String::from_utf8_lossy(&up.stderr));
+        Ok(namespace)
+    }
+
+    fn address(&mut self) -> Ipv4Addr {
+        let [a, b, c] = self.network;
+        self.next += 1;
+        Ipv4Addr::new(a, b, c, self.next - 1)
+    }
+
+    fn plug(&mut self, name: &str) -> Result<(Namespace, Ipv4Addr)> {
+        let (namespace, address) = (self.namespace(name)?, self.address());
         self.relay.plug(&namespace, address)?;
         Ok((namespace, address))
+    }
+
+    /// One more device at a host, with an address of its own.
+    pub(crate) fn plug_again(&mut self, host: &Host, device: &str) -> Result<Ipv4Addr> {
+        let address = self.address();
+        tombolo_wan::enter(host.netns())?;
+        let plugged = self.relay.plug_here(device, address);
+        if let Some(desk) = &self.desk {
+            tombolo_wan::enter(desk.name())?;
+        }
+        plugged?;
+        Ok(address)
     }
 
     /// Cuts the link between two hosts; others still reach both.
@@ -124,6 +154,11 @@ impl Host {
 
     /// `tombolo hub` or `tombolo site`, with its data in this host's folder.
     pub fn tombolo(&self, command: &str, args: &[&str]) -> Result<Member> {
+        self.tombolo_of(&cargo_binary("tombolo"), command, args)
+    }
+
+    /// The same with the program of another release.
+    pub fn tombolo_of(&self, program: &Path, command: &str, args: &[&str]) -> Result<Member> {
         let data = self.dir.join(command);
         let kubeconfig = data.join("admin.kubeconfig");
         let mut words: Vec<String> = vec![command.into(), "--data-dir".into(), data.display().to_string()];
@@ -131,13 +166,13 @@ impl Host {
         words.extend(["--netns".into(), self.namespace.name().into()]);
         words.extend(args.iter().map(|word| (*word).to_owned()));
         let (name, dir, ready) = (self.name.clone(), self.dir.clone(), kubeconfig.clone());
-        let program = format!("tombolo-{command}");
-        let start = move || {
+        let process = format!("tombolo-{command}");
+        let start = move |program: &Path| {
             // Left from an earlier start, it would be taken for a sign of readiness.
             let _ = std::fs::remove_file(&ready);
-            let mut line = Command::new(cargo_binary("tombolo"));
+            let mut line = Command::new(program);
             line.args(&words);
-            let mut process = Process::start(&program, line, &dir)?;
+            let mut process = Process::start(&process, line, &dir)?;
             wait_for(&format!("{name} to be ready"), Duration::from_secs(30), || {
                 process.alive()?;
                 if ready.exists() { Ok(()) } else { bail!("no admin.kubeconfig yet") }
@@ -145,7 +180,8 @@ impl Host {
             Ok(process)
         };
         let containers = args.contains(&"--node").then(|| (data.join("node"), self.namespace.clone()));
-        Ok(Member { process: start()?, kubeconfig, containers, start: Box::new(start) })
+        let process = start(program)?;
+        Ok(Member { process, kubeconfig, containers, program: program.to_owned(), start: Box::new(start) })
     }
 }
 
@@ -153,8 +189,14 @@ impl Member {
     /// Kills the process and starts it again with its data; containers run on meanwhile.
     pub fn restart(&mut self) -> Result<()> {
         self.process.kill();
-        self.process = (self.start)()?;
+        self.process = (self.start)(&self.program)?;
         Ok(())
+    }
+
+    /// The same, and from now on it is the program of another release.
+    pub fn replace(&mut self, program: &Path) -> Result<()> {
+        self.program = program.to_owned();
+        self.restart()
     }
 
     pub fn kubectl(&self) -> Kubectl {
@@ -168,11 +210,15 @@ impl Member {
 
     /// Ties it to a hub under `name`.
     pub fn join(&self, hub: &Member, name: &str, args: &[&str]) -> Result<()> {
-        let line = hub.tombolo(&["token", "create", "--uses", "1"])?;
-        let words: Vec<&str> = line.split_whitespace().skip(1).collect();
-        let all: Vec<&str> = words.into_iter().chain(["--name", name]).chain(args.iter().copied()).collect();
-        self.tombolo(&all).map(drop)
+        join(&self.kubeconfig, &hub.kubeconfig, name, args)
     }
+}
+
+/// Ties a site to a hub with a token of its own.
+pub(crate) fn join(site: &Path, hub: &Path, name: &str, args: &[&str]) -> Result<()> {
+    let line = tombolo(hub, &["token", "create", "--uses", "1"])?;
+    let words: Vec<&str> = line.split_whitespace().skip(1).collect();
+    tombolo(site, &[&words[..], &["--name", name], args].concat()).map(drop)
 }
 
 /// Runs the `tombolo` client; a failure is an error with what it printed.

@@ -1,11 +1,12 @@
 //! The real kubectl, as a user types it.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{Fixture, wait_for};
 
@@ -73,6 +74,31 @@ impl Kubectl {
     /// Applies a manifest given as text.
     pub fn apply(&self, manifest: &str) -> Result<String> {
         self.run_with_input(&["apply", "-f", "-"], manifest)
+    }
+
+    /// What a pod serves at a path over HTTP, through `kubectl port-forward`.
+    pub fn forwarded(&self, namespace: &str, pod: &str, port: u16, path: &str) -> Result<String> {
+        let mut command =
+            self.command(&["port-forward", "-n", namespace, &format!("pod/{pod}"), &format!(":{port}")]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
+        let mut line = String::new();
+        // Kept until the end: kubectl dies when nobody reads what it prints.
+        let mut said = BufReader::new(child.stdout.take().context("a pipe")?);
+        said.read_line(&mut line)?;
+        let page = (|| {
+            let port = line.split("127.0.0.1:").nth(1).and_then(|rest| rest.split(' ').next());
+            let mut stream = TcpStream::connect(format!("127.0.0.1:{}", port.context(line.clone())?))?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+            let mut page = Vec::new();
+            // How the connection ends is kubectl's affair; what came through it is ours.
+            let ended = stream.read_to_end(&mut page);
+            ensure!(!page.is_empty(), "nothing came: {ended:?}");
+            Ok(String::from_utf8_lossy(&page).into_owned())
+        })();
+        let _ = child.kill();
+        let _ = child.wait();
+        page
     }
 
     /// Waits until the command prints `wanted` somewhere.
