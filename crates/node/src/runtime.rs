@@ -117,6 +117,8 @@ pub struct ContainerSpec {
     pub stdin: bool,
     pub stdin_once: bool,
     pub log: PathBuf,
+    /// The running container whose processes it sees, and its first process.
+    pub target: Option<(String, u32)>,
 }
 
 #[derive(Clone, Debug, PartialEq)]

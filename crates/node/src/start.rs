@@ -190,8 +190,9 @@ pub(crate) async fn container(
             .map_err(|e| fail("CreateContainerError")(e.to_string()))?;
     }
     let log = ctx.log_path(uid, name, attempt);
-    let wanted = spec::container_spec(pod, container, attempt, variables, &places, &files, log)
+    let mut wanted = spec::container_spec(pod, container, attempt, variables, &places, &files, log)
         .map_err(|e| fail("CreateContainerConfigError")(e.to_string()))?;
+    wanted.target = target(pod, name, &state).map_err(fail("CreateContainerError"))?;
     match ctx.runtime.start_container(&wanted).await {
         Ok(()) => {}
         Err(RuntimeError::Refused(message)) => return Err(fail("CreateContainerConfigError")(message)),
@@ -201,6 +202,21 @@ pub(crate) async fn container(
     ctx.events.normal(pod, Some(name), "Created", "Container created".to_string());
     ctx.events.normal(pod, Some(name), "Started", "Container started".to_string());
     post_start(ctx, pod, container, uid, wake).await
+}
+
+/// The container that an ephemeral one was added to look into.
+fn target(pod: &Pod, name: &str, state: &PodState) -> Result<Option<(String, u32)>, String> {
+    let added = pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+    let Some(wanted) = added.filter(|c| c.name == name).find_map(|c| c.target_container_name.as_deref())
+    else {
+        return Ok(None);
+    };
+    match plan::latest(state, wanted) {
+        Some(ContainerState { id, phase: ContainerPhase::Running { pid }, .. }) => {
+            Ok(Some((id.clone(), *pid)))
+        }
+        _ => Err(format!("container {wanted}, which {name} shall look into, does not run")),
+    }
 }
 
 async fn post_start(

@@ -47,6 +47,7 @@ pub mod namespace {
     pub const POD: i32 = 0;
     pub const CONTAINER: i32 = 1;
     pub const NODE: i32 = 2;
+    pub const TARGET: i32 = 3;
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -57,6 +58,9 @@ pub struct NamespaceOption {
     pub pid: i32,
     #[prost(int32, tag = "3")]
     pub ipc: i32,
+    /// With [`namespace::TARGET`]: the container whose process namespace is meant.
+    #[prost(string, tag = "4")]
+    pub target_id: String,
 }
 
 /// Values of [`SecurityProfile::profile_type`].

@@ -37,7 +37,19 @@ fn namespaces(spec: &SandboxSpec) -> cri::NamespaceOption {
         (_, true) => cri::namespace::POD,
         _ => cri::namespace::CONTAINER,
     };
-    cri::NamespaceOption { network: shared(spec.host_network), pid, ipc: shared(spec.host_ipc) }
+    let (network, ipc) = (shared(spec.host_network), shared(spec.host_ipc));
+    cri::NamespaceOption { network, pid, ipc, target_id: String::new() }
+}
+
+/// Those of a pod, but for the processes of the container that this one looks into.
+fn container_namespaces(spec: &ContainerSpec, sandbox: &SandboxSpec) -> cri::NamespaceOption {
+    let own = namespaces(sandbox);
+    match &spec.target {
+        Some((target, _)) => {
+            cri::NamespaceOption { pid: cri::namespace::TARGET, target_id: target.clone(), ..own }
+        }
+        None => own,
+    }
 }
 
 fn seccomp(filtered: bool) -> Option<cri::SecurityProfile> {
@@ -94,7 +106,7 @@ fn security(spec: &ContainerSpec, sandbox: &SandboxSpec) -> cri::ContainerSecuri
             drop: wanted.drop_capabilities.clone(),
         }),
         privileged: wanted.privileged,
-        namespace_options: Some(namespaces(sandbox)),
+        namespace_options: Some(container_namespaces(spec, sandbox)),
         run_as_user: wanted.user.map(|value| cri::Int64Value { value }),
         readonly_rootfs: wanted.read_only_root,
         supplemental_groups: wanted.supplemental_groups.clone(),
@@ -178,10 +190,13 @@ mod tests {
     #[test]
     fn a_pod_shares_what_it_says_and_nothing_else() {
         let of = |spec: &SandboxSpec| namespaces(spec);
-        assert_eq!(of(&pod()), cri::NamespaceOption { network: 0, pid: 1, ipc: 0 });
+        assert_eq!(of(&pod()), cri::NamespaceOption { pid: 1, ..Default::default() });
         let host = SandboxSpec { host_network: true, host_pid: true, host_ipc: true, ..pod() };
-        assert_eq!(of(&host), cri::NamespaceOption { network: 2, pid: 2, ipc: 2 });
+        assert_eq!(of(&host), cri::NamespaceOption { network: 2, pid: 2, ipc: 2, ..Default::default() });
         assert_eq!(of(&SandboxSpec { share_processes: true, ..pod() }).pid, cri::namespace::POD);
+        let looker = ContainerSpec { target: Some(("c1".into(), 7)), ..Default::default() };
+        let looking = container_namespaces(&looker, &pod());
+        assert_eq!((looking.pid, looking.target_id.as_str()), (cri::namespace::TARGET, "c1"));
     }
 
     #[test]

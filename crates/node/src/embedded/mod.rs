@@ -256,7 +256,7 @@ impl Runtime for Embedded {
             cgroup: &cgroup,
             rootfs: &rootfs.to_string_lossy(),
             sandbox_pid: sandbox.pid,
-            pause_pid: sandbox.pause,
+            pause_pid: spec.target.as_ref().map(|(_, pid)| *pid).or(sandbox.pause),
             host_pid: sandbox.host_pid,
             host_network: sandbox.host_network,
             cgroup_v2: self.cgroups.v2,

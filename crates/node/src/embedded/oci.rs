@@ -55,7 +55,7 @@ pub(crate) struct Place<'a> {
     pub rootfs: &'a str,
     /// The shim in whose namespaces it lives.
     pub sandbox_pid: u32,
-    /// Process 1 of the pod's shared process namespace.
+    /// Process 1 of the process namespace that it shares: the pod's, or that of a container it looks into.
     pub pause_pid: Option<u32>,
     pub host_pid: bool,
     pub host_network: bool,

@@ -250,6 +250,7 @@ pub(crate) fn container_spec(
         stdin_once: container.stdin_once == Some(true),
         log,
         env,
+        target: None,
     })
 }
 

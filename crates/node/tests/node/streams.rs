@@ -131,6 +131,21 @@ async fn a_container_is_added_to_look_into_a_running_pod() {
     assert_eq!(site.run(&["logs", "web", "-c", "looker"]).await.expect("logs"), "looking\n");
     // It is in the pod: the same host name, the same network.
     assert_eq!(site.run(&["exec", "web", "-c", "looker", "--", "hostname"]).await.expect("exec"), "web\n");
+    // It sees what the container runs that it was added to look into, and only that.
+    let script = "sleep 2000";
+    let look =
+        ["debug", "web", "--image", BUSYBOX, "-c", "inside", "--target", "main", "--", "sh", "-c", script];
+    site.run(&look).await.expect("kubectl debug --target");
+    let running = |pod: &k8s_openapi::api::core::v1::Pod| {
+        let statuses = pod.status.as_ref().and_then(|s| s.ephemeral_container_statuses.clone());
+        statuses
+            .unwrap_or_default()
+            .iter()
+            .any(|s| s.name == "inside" && s.state.as_ref().is_some_and(|s| s.running.is_some()))
+    };
+    site.until("web", "looked into from inside", running).await;
+    let first = ["exec", "web", "-c", "inside", "--", "cat", "/proc/1/cmdline"];
+    assert_eq!(site.run(&first).await.expect("exec"), "sleep\01000\0", "the first process is the other's");
     site.halt().await;
     site.boot().await;
     // Once ended, it stays so; the pod does not mind.
