@@ -63,5 +63,7 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     std::fs::create_dir_all(&args.data_dir)?;
     let revision = tombolo_store::restore(&args.from, &store_of(&args.data_dir), SKIP)?;
     println!("{} goes on from revision {revision}; start it as before", args.data_dir.display());
-    Ok(())
+    let mark = args.data_dir.join(super::hub::RESTORED);
+    std::fs::write(&mark, "made from a backup; a hub removes this file by itself\n")
+        .with_context(|| format!("cannot write {}", mark.display()))
 }
