@@ -24,6 +24,7 @@ mod bootstrap;
 mod config;
 mod crd;
 mod discovery;
+mod health;
 mod http;
 mod kinds;
 mod kubelet;

@@ -6,7 +6,7 @@ use serde_json::json;
 use crate::http::body::Body;
 use crate::http::status::{Failure, Result, bytes_response, json_response};
 use crate::server::Call;
-use crate::{discovery, openapi, registry, upgrade, usage};
+use crate::{discovery, health, openapi, registry, upgrade, usage};
 
 /// The Kubernetes release whose API is served.
 pub const MAJOR: &str = "1";
@@ -28,7 +28,8 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
     let path = call.path.trim_end_matches('/').to_owned();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
     match parts.as_slice() {
-        ["healthz" | "livez" | "readyz", ..] => Ok(health(call)),
+        [path @ ("healthz" | "livez" | "readyz")] => health::handle(call, path, None).await,
+        [path @ ("healthz" | "livez" | "readyz"), only] => health::handle(call, path, Some(only)).await,
         ["version"] => Ok(version()),
         ["metrics"] => {
             let revision = call.app.store.revision().await.map_err(|e| call.app.store_failure(e))?;
@@ -52,16 +53,6 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
         )),
         _ => Err(Failure::no_such_path()),
     }
-}
-
-fn health(call: &Call) -> Response<Body> {
-    let stopping = call.app.stop.is_cancelled() && call.path.starts_with("/readyz");
-    let (code, text) = match (stopping, call.query.has("verbose")) {
-        (true, _) => (StatusCode::INTERNAL_SERVER_ERROR, "[-]shutdown failed: the server is stopping\n"),
-        (false, true) => (StatusCode::OK, "[+]ping ok\n[+]store ok\nhealthz check passed\n"),
-        (false, false) => (StatusCode::OK, "ok"),
-    };
-    bytes_response(code, "text/plain; charset=utf-8", text)
 }
 
 /// Where others find the keys that verify service-account tokens.
