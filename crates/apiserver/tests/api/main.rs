@@ -6,6 +6,7 @@ mod access;
 mod client;
 mod crud;
 mod custom;
+mod health;
 mod kinds;
 mod limits;
 mod lists;
