@@ -3,9 +3,9 @@
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use tombolo_testkit::{
     Fixture, Image, Process, Upstream, UpstreamOptions, cargo_binary, require, wait_for, wipe,
 };
@@ -20,6 +20,7 @@ const NEEDED: &[Fixture] = &[
     Fixture::Etcd,
 ];
 const PATIENCE: Duration = Duration::from_secs(90);
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 const APPLICATION: &str = r#"
 apiVersion: v1
@@ -81,8 +82,13 @@ fn story() -> Result<()> {
         "--group=system:nodes",
     ];
     kubectl.run(&proxy)?;
-    // The rights of a node, as the node authorizer and NodeRestriction give them, and no more.
-    let kubeconfig = pki.kubeconfig("edge", &upstream.url, "system:node:edge", "system:nodes")?;
+    // As kubeadm lets nodes renew their certificates.
+    let renewal = "--clusterrole=system:certificates.k8s.io:certificatesigningrequests:selfnodeclient";
+    kubectl.run(&["create", "clusterrolebinding", "renewal", renewal, "--group=system:nodes"])?;
+    // The rights of a node, as the node authorizer and NodeRestriction give them, and no more. It is late in the life of its
+    // certificate.
+    let now = SystemTime::now();
+    let kubeconfig = pki.node_kubeconfig("edge", &upstream.url, now - 30 * DAY..now + DAY)?;
     let start = || {
         let mut command = Command::new(cargo_binary("tombolo"));
         command.args(["node", "--name", "edge", "--address", "10.78.0.1", "--network", "own"]);
@@ -93,11 +99,13 @@ fn story() -> Result<()> {
     // Older than the node, so that it goes after it.
     let _removal = Removal(data.clone(), None);
     let mut node = start()?;
-    let result = lives(&kubectl, &data, dir.path(), &mut node);
+    let result = lives(&kubectl, &data, dir.path(), &mut node).and_then(|()| renewed(&node, &data));
     if result.is_err() {
         eprintln!("{}", node.log());
     }
     result?;
+    // What the kubeconfig has is of no use any more.
+    pki.node_kubeconfig("edge", &upstream.url, now - 30 * DAY..now - DAY)?;
 
     // The node's process ends, its pods do not; the next one takes them over as they are.
     let started = kubectl.run(&[
@@ -107,7 +115,14 @@ fn story() -> Result<()> {
         "jsonpath={.items[*].status.containerStatuses[*].containerID}",
     ])?;
     node.kill();
-    let _node = start()?;
+    let lease = ["get", "lease", "-n", "kube-node-lease", "edge", "-o", "jsonpath={.spec.renewTime}"];
+    let last_lease = kubectl.run(&lease)?;
+    let node = start()?;
+    let heard = wait_for("the node to be heard again", PATIENCE, || {
+        ensure!(kubectl.run(&lease)? != last_lease, "not yet");
+        Ok(())
+    });
+    heard.with_context(|| node.log())?;
     kubectl.run(&["wait", "node/edge", "--for=condition=Ready", "--timeout=60s"])?;
     let after = kubectl.run(&[
         "get",
@@ -120,6 +135,15 @@ fn story() -> Result<()> {
     wait_for("the pods to go", PATIENCE, || {
         let pods = kubectl.run(&["get", "pods", "-o", "name"])?;
         ensure!(!pods.contains("pod/"), "{pods}");
+        Ok(())
+    })
+}
+
+/// The certificate of the kubeconfig was replaced before its end.
+fn renewed(node: &Process, data: &Path) -> Result<()> {
+    wait_for("a new certificate", PATIENCE, || {
+        ensure!(data.join("kubeconfig/client.pem").exists(), "there is none");
+        ensure!(node.log().contains("the node's certificate was renewed"), "{}", node.log());
         Ok(())
     })
 }
@@ -290,15 +314,14 @@ fn reached_through_the_gateway(
     ensure!(metrics.contains("pod_memory_working_set_bytes") && metrics.contains("pod=\"web-"), "{metrics}");
 
     // The kubelet port's certificate is the cluster's, once somebody approves it.
-    let pending = wait_for("the request for a serving certificate", PATIENCE, || {
-        let all = kubectl.run(&["get", "csr", "-o", "jsonpath={.items[*].metadata.name}"])?;
-        let last = all.split_whitespace().last().map(str::to_owned);
-        last.ok_or_else(|| anyhow::anyhow!("no request yet"))
-    })?;
-    let signer = kubectl.run(&["get", "csr", &pending, "-o", "jsonpath={.spec.signerName}"])?;
-    ensure!(signer == "kubernetes.io/kubelet-serving", "{signer}");
-    kubectl.run(&["certificate", "approve", &pending])?;
     wait_for("the certificate to be used", PATIENCE, || {
+        // There may be one for the address that it had before the gateway's.
+        let row = "jsonpath={range .items[*]}{.metadata.name} {.spec.signerName}{'\\n'}{end}";
+        for request in kubectl.run(&["get", "csr", "-o", row])?.lines() {
+            let (name, signer) = request.split_once(' ').context("a name and a signer")?;
+            ensure!(signer == "kubernetes.io/kubelet-serving", "{signer}");
+            kubectl.run(&["certificate", "approve", name])?;
+        }
         ensure!(node.log().contains("shows a certificate of the cluster"), "{}", node.log());
         Ok(())
     })?;

@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use anyhow::Result;
 use rcgen::{
@@ -48,17 +50,23 @@ impl Pki {
     }
 
     pub fn client(&self, name: &str, user: &str, group: &str) -> Result<Pair> {
-        let mut params = CertificateParams::new(Vec::new())?;
-        params.distinguished_name = DistinguishedName::new();
-        params.distinguished_name.push(DnType::OrganizationName, group);
-        params.distinguished_name.push(DnType::CommonName, user);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(name, params)
+        self.sign(name, client(user, group)?)
     }
 
     /// A kubeconfig with which `user` of `group` reaches `url`.
     pub fn kubeconfig(&self, name: &str, url: &str, user: &str, group: &str) -> Result<PathBuf> {
-        let pair = self.client(name, user, group)?;
+        self.write_kubeconfig(name, url, client(user, group)?)
+    }
+
+    /// The kubeconfig of a node whose certificate is valid for this time only.
+    pub fn node_kubeconfig(&self, node: &str, url: &str, life: Range<SystemTime>) -> Result<PathBuf> {
+        let mut params = client(&format!("system:node:{node}"), "system:nodes")?;
+        (params.not_before, params.not_after) = (life.start.into(), life.end.into());
+        self.write_kubeconfig(node, url, params)
+    }
+
+    fn write_kubeconfig(&self, name: &str, url: &str, params: CertificateParams) -> Result<PathBuf> {
+        let pair = self.sign(name, params)?;
         let file = self.dir.join(format!("{name}.kubeconfig"));
         let (ca, certificate, key) = (self.ca(), pair.certificate, pair.key);
         let text = format!(
@@ -85,4 +93,13 @@ impl Pki {
         fs::write(&pair.key, key.serialize_pem())?;
         Ok(pair)
     }
+}
+
+fn client(user: &str, group: &str) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(Vec::new())?;
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, group);
+    params.distinguished_name.push(DnType::CommonName, user);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    Ok(params)
 }

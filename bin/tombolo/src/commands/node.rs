@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tombolo_net::Subnet;
 use tombolo_node::gateway::{self, ClientPair};
-use tombolo_node::join::{JoinOptions, Membership};
+use tombolo_node::join::{self, JoinOptions, Membership};
 use tombolo_node::{Listen, Network, Node, NodeConfig, PortCertificate, RuntimeChoice};
 
 use super::site::{KUBELET_PORT, runtime};
@@ -128,13 +128,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         None => {
             let (config, membership) = joined(&args).await?;
             // A cluster that takes tunnels itself needs no gateway.
-            let file = args.data_dir.join("cluster/client.pem");
-            let pair: Option<Pair> = membership.cluster.tunnel.is_none().then(|| {
-                Box::new(move || {
-                    let pem = std::fs::read_to_string(&file).ok()?;
-                    Some(ClientPair { certificate: pem.clone(), key: pem })
-                }) as Pair
-            });
+            let pair = membership.cluster.tunnel.is_none().then(|| current_pair(&membership));
             (config, Some(membership), pair)
         }
     };
@@ -171,15 +165,15 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     Ok(())
 }
 
-/// A node with the rights of a kubeconfig, of which the operator takes care.
+/// A node with the rights of a kubeconfig. A certificate that is this node's own is kept fresh; of others the operator takes
+/// care.
 async fn of_kubeconfig(args: &Args, target: &Target) -> Result<(NodeConfig, Pair)> {
     let connected = target.connect().await?;
-    let mut config = NodeConfig::new(connected.client, &args.name, &args.data_dir);
+    let identity = identity(args, &connected.config)?;
+    let client = identity.as_ref().map_or(connected.client, |identity| identity.client.clone());
+    let mut config = NodeConfig::new(client, &args.name, &args.data_dir);
     // Without the cluster's CA nobody could be told from a stranger on this port, so it stays closed.
-    let ca = connected.config.root_cert.as_ref().map(|all| {
-        let blocks: Vec<_> = all.iter().map(|der| pem::Pem::new("CERTIFICATE", der.clone())).collect();
-        pem::encode_many(&blocks)
-    });
+    let ca = authorities(&connected.config);
     let certificate = match args.server_tls_bootstrap {
         true => PortCertificate::Requested,
         false => PortCertificate::Own,
@@ -191,7 +185,49 @@ async fn of_kubeconfig(args: &Args, target: &Target) -> Result<(NodeConfig, Pair
         );
     }
     let user = connected.config.auth_info;
-    Ok((config, Box::new(move || client_pair(&user))))
+    match identity {
+        None => Ok((config, Box::new(move || client_pair(&user)))),
+        Some(identity) => {
+            tokio::spawn(identity.clone().keep_fresh());
+            Ok((config, current_pair(&identity)))
+        }
+    }
+}
+
+/// The certificates that vouch for the cluster, PEM.
+fn authorities(config: &kube::Config) -> Option<String> {
+    let blocks = |all: &Vec<Vec<u8>>| -> Vec<_> {
+        all.iter().map(|der| pem::Pem::new("CERTIFICATE", der.clone())).collect()
+    };
+    config.root_cert.as_ref().map(|all| pem::encode_many(&blocks(all)))
+}
+
+/// What a membership shows, as it is now.
+fn current_pair(membership: &Membership) -> Pair {
+    let membership = membership.clone();
+    Box::new(move || membership.pair().map(|pem| ClientPair { certificate: pem.clone(), key: pem }))
+}
+
+/// The kubeconfig's identity, if it is this node's own and the cluster is dialed in the plain way.
+fn identity(args: &Args, config: &kube::Config) -> Result<Option<Membership>> {
+    let plain = config.proxy_url.is_none()
+        && config.tls_server_name.is_none()
+        && !config.accept_invalid_certs
+        && config.cluster_url.path() == "/";
+    let (true, Some(ca), Some(pair)) = (plain, authorities(config), client_pair(&config.auth_info)) else {
+        return Ok(None);
+    };
+    let pair = join::Pair { certificate: &pair.certificate, key: &pair.key };
+    if !pair.is_of_node(&args.name) {
+        return Ok(None);
+    }
+    let options = JoinOptions {
+        data_dir: args.data_dir.clone(),
+        name: args.name.clone(),
+        url: Some(config.cluster_url.to_string()),
+        ..JoinOptions::default()
+    };
+    Ok(Some(Membership::of_node(&options, &ca, &pair)?))
 }
 
 /// The certificate and key of a kubeconfig, if it has them.

@@ -19,6 +19,24 @@ pub struct Credentials {
     shared: Arc<Shared>,
 }
 
+/// A client certificate and its key, PEM.
+pub struct Pair<'a> {
+    pub certificate: &'a str,
+    pub key: &'a str,
+}
+
+impl Pair<'_> {
+    /// Whether it says that its holder is this node.
+    pub fn is_of_node(&self, name: &str) -> bool {
+        let Ok(leaf) = CertificateDer::from_pem_slice(self.certificate.as_bytes()) else { return false };
+        let Ok((_, parsed)) = x509_parser::parse_x509_certificate(&leaf) else { return false };
+        let user = format!("system:node:{name}");
+        let subject = parsed.subject();
+        subject.iter_common_name().any(|n| n.as_str() == Ok(&user))
+            && subject.iter_organization().any(|n| n.as_str() == Ok("system:nodes"))
+    }
+}
+
 struct Shared {
     dir: PathBuf,
     ca: String,
@@ -50,6 +68,15 @@ impl Credentials {
         Self::load(dir)?.ok_or_else(|| JoinError::Tls("what was just written cannot be read".into()))
     }
 
+    /// What is stored, or what is given where that was made later or by another authority: then somebody replaced it.
+    pub(super) fn newest(dir: &Path, ca: &str, pair: &Pair<'_>) -> Result<Self, JoinError> {
+        let given = Current::new(ca, &format!("{}{}", pair.certificate, pair.key), &KnownTime::open(dir))?;
+        match Self::load(dir).ok().flatten().filter(|stored| stored.ca() == ca) {
+            Some(stored) if stored.validity().0 >= given.validity.0 => Ok(stored),
+            _ => Self::store(dir, ca, pair.key, pair.certificate),
+        }
+    }
+
     /// Replaces key and certificate together, on disk first.
     pub(super) fn renew(&self, key: &str, certificate: &str) -> Result<(), JoinError> {
         let pair = format!("{certificate}{key}");
@@ -65,6 +92,10 @@ impl Credentials {
     /// The CA that signed the cluster's certificates, PEM.
     pub fn ca(&self) -> &str {
         &self.shared.ca
+    }
+
+    pub(super) fn pair(&self) -> Option<String> {
+        fs::read_to_string(self.shared.dir.join("client.pem")).ok()
     }
 
     pub(super) fn tls(&self) -> Arc<rustls::ClientConfig> {
@@ -109,4 +140,67 @@ impl Current {
 pub(super) fn replace(path: &Path, content: &[u8], mode: u32) -> Result<(), JoinError> {
     let wrong = |source| JoinError::File { what: "cannot write", path: path.to_owned(), source };
     disk::replace(path, content, mode).map_err(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    struct Authority(String, Issuer<'static, KeyPair>);
+
+    fn authority() -> Authority {
+        let key = KeyPair::generate().expect("key");
+        let mut params = CertificateParams::new(Vec::new()).expect("params");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).expect("signed").pem();
+        Authority(pem.clone(), Issuer::from_ca_cert_pem(&pem, key).expect("issuer"))
+    }
+
+    impl Authority {
+        /// A certificate of node `edge` that begins this many hours from now, and its key.
+        fn node(&self, group: &str, hours: u64) -> (String, String) {
+            let key = KeyPair::generate().expect("key");
+            let mut params = CertificateParams::new(Vec::new()).expect("params");
+            params.distinguished_name.push(DnType::CommonName, "system:node:edge");
+            params.distinguished_name.push(DnType::OrganizationName, group);
+            params.not_before = (SystemTime::now() + Duration::from_secs(hours * 3600)).into();
+            let signed = params.signed_by(&key, &self.1).expect("signed");
+            (signed.pem(), key.serialize_pem())
+        }
+    }
+
+    #[test]
+    fn of_two_certificates_the_one_that_was_made_last_counts() {
+        let (dir, ours, others) = (tempfile::tempdir().expect("folder"), authority(), authority());
+        let take = |ca: &Authority, (certificate, key): &(String, String)| {
+            Credentials::newest(dir.path(), &ca.0, &Pair { certificate, key })
+                .expect("credentials")
+                .validity()
+                .0
+        };
+        let (given, renewed, replaced) =
+            (ours.node("system:nodes", 0), ours.node("system:nodes", 2), ours.node("system:nodes", 4));
+        let first = take(&ours, &given);
+        Credentials::load(dir.path())
+            .expect("read")
+            .expect("stored")
+            .renew(&renewed.1, &renewed.0)
+            .expect("renewed");
+        assert!(take(&ours, &given) > first, "the kubeconfig still has the old one");
+        assert!(take(&ours, &replaced) > first + 3 * 3600, "somebody gave a newer one");
+        assert!(take(&others, &others.node("system:nodes", 0)) < first + 3600, "another cluster");
+    }
+
+    #[test]
+    fn only_a_node_s_own_certificate_is_renewed() {
+        let ca = authority();
+        let is = |(certificate, key): (String, String), name| {
+            Pair { certificate: &certificate, key: &key }.is_of_node(name)
+        };
+        assert!(is(ca.node("system:nodes", 0), "edge"));
+        assert!(!is(ca.node("system:nodes", 0), "other") && !is(ca.node("system:masters", 0), "edge"));
+    }
 }

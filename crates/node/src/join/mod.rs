@@ -24,10 +24,13 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-pub use credentials::Credentials;
+pub use credentials::{Credentials, Pair};
 pub use discover::{ca_hash, sign_cluster_info};
 pub(crate) use renew::{is_due, unix_now};
 pub(crate) use request::serving_certificate;
+
+/// The folder of an identity that a kubeconfig gave.
+const GIVEN: &str = "kubeconfig";
 
 /// What the operator says about the cluster to join.
 #[derive(Clone, Debug, Default)]
@@ -150,9 +153,24 @@ impl Membership {
         Self::with(options, cluster, credentials)
     }
 
+    /// Takes up the identity that a kubeconfig gives, and keeps it fresh from then on in a file of its own.
+    pub fn of_node(options: &JoinOptions, ca: &str, pair: &Pair<'_>) -> Result<Self, JoinError> {
+        let url = discover::checked(options.url.as_deref().ok_or(JoinError::NotJoined)?)?;
+        let dir = options.data_dir.join(GIVEN);
+        let what = "cannot create the folder";
+        std::fs::create_dir_all(&dir).map_err(|source| JoinError::File { what, path: dir.clone(), source })?;
+        let credentials = Credentials::newest(&dir, ca, pair)?;
+        Self::with(options, Cluster { url, ..Cluster::default() }, credentials)
+    }
+
     fn with(options: &JoinOptions, cluster: Cluster, credentials: Credentials) -> Result<Self, JoinError> {
         let client = dial::client(&cluster.url, credentials.clone())?;
         Ok(Self { cluster, credentials, client, name: options.name.clone() })
+    }
+
+    /// The certificate and key that are current, PEM in one text.
+    pub fn pair(&self) -> Option<String> {
+        self.credentials.pair()
     }
 
     /// Renews the certificate when it is due, until the task is dropped.
