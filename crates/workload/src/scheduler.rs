@@ -39,8 +39,16 @@ struct State {
     unfit: BTreeSet<Key>,
     /// Decided, binding not seen yet: the uid of the pod.
     assumed: HashMap<Key, String>,
-    /// Pods that were asked to leave for the sake of this one.
-    victims: HashMap<Key, Vec<String>>,
+    /// Pods for whose sake others were asked to leave.
+    nominated: HashMap<Key, Nomination>,
+}
+
+/// The room that a pod makes for itself is its own: else whoever comes first, such as the victim's successor, takes it, and
+/// has to leave in turn.
+struct Nomination {
+    pod: PodView,
+    node: String,
+    victims: Vec<String>,
 }
 
 #[derive(Default)]
@@ -55,6 +63,21 @@ fn is_waiting(pod: &Pod) -> bool {
 }
 
 impl State {
+    /// Decides about one pod, as if those that make room, and matter no less, had taken it already.
+    fn decide(&mut self, key: &Key, pod: &PodView) -> Decision {
+        let mut held = Vec::new();
+        for nomination in self.nominated.iter().filter(|(other, _)| *other != key).map(|(_, n)| n) {
+            let name = nomination.pod.key();
+            if nomination.pod.priority >= pod.priority && self.cluster.node_of(&name).is_none() {
+                self.cluster.assume(&nomination.pod, &nomination.node);
+                held.push(name);
+            }
+        }
+        let decision = schedule(&self.cluster, pod);
+        held.iter().for_each(|name| drop(self.cluster.remove_pod(name)));
+        decision
+    }
+
     fn pod_changed(&mut self, old: Option<&Arc<Pod>>, new: Option<&Arc<Pod>>) {
         let Some(pod) = new.or(old) else { return };
         let key = Key::of(&pod.metadata);
@@ -88,7 +111,7 @@ impl State {
         self.ready.remove(key);
         self.unfit.remove(key);
         self.assumed.remove(key);
-        self.victims.remove(key);
+        self.nominated.remove(key);
     }
 
     fn something_freed(&mut self) {
@@ -155,9 +178,10 @@ impl Scheduler {
             for (key, pod, view, claims) in waiting {
                 let decision = {
                     let mut state = self.state.lock();
-                    let decision = schedule(&state.cluster, &view);
+                    let decision = state.decide(&key, &view);
                     match (&decision, &claims) {
                         (Decision::Node(choice), Claims::Ready) => {
+                            state.nominated.remove(&key);
                             state.cluster.assume(&view, &choice.node);
                             state.assumed.insert(key.clone(), meta::uid(&pod.metadata).to_owned());
                         }
@@ -250,14 +274,17 @@ impl Scheduler {
         let preemption = {
             let mut state = self.state.lock();
             let still_leaving = state
-                .victims
+                .nominated
                 .get(&key)
-                .is_some_and(|keys| keys.iter().any(|k| state.cluster.node_of(k).is_some()));
-            if still_leaving {
+                .is_some_and(|n| n.victims.iter().any(|k| state.cluster.node_of(k).is_some()));
+            // One that went meanwhile needs no room.
+            if still_leaving || !(state.unfit.contains(&key) || state.ready.contains(&key)) {
                 return;
             }
+            state.nominated.remove(&key);
             let Some(preemption) = preempt(&state.cluster, view, why) else { return };
-            state.victims.insert(key.clone(), preemption.victims.clone());
+            let (pod, node, victims) = (view.clone(), preemption.node.clone(), preemption.victims.clone());
+            state.nominated.insert(key.clone(), Nomination { pod, node, victims });
             preemption
         };
         let path = Pod::RESOURCE.path(&key.namespace, &key.name, "status");
@@ -385,7 +412,34 @@ impl Controller for Scheduling {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::api::core::v1::Node;
     use serde_json::Value;
+
+    fn view(name: &str, priority: i32, cpu: &str) -> PodView {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "n"},
+            "spec": {"priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+        });
+        PodView::from(&serde_json::from_value::<Pod>(pod).unwrap())
+    }
+
+    #[test]
+    fn the_room_that_a_pod_makes_goes_to_nobody_who_matters_less() {
+        let mut state = State::default();
+        let node = json!({"metadata": {"name": "a"}, "status": {"allocatable": {"cpu": "10", "pods": "9"}}});
+        state.cluster.set_node(NodeView::from(&serde_json::from_value::<Node>(node).unwrap()));
+        state.cluster.assume(&view("stays", 3, "4"), "a");
+        let preemptor = view("preemptor", 4, "5");
+        let key = |name: &str| Key::new("n", name);
+        let nomination = Nomination { pod: preemptor.clone(), node: "a".into(), victims: Vec::new() };
+        state.nominated.insert(key("preemptor"), nomination);
+        let mut fits = |name: &str, pod: &PodView| matches!(state.decide(&key(name), pod), Decision::Node(_));
+        assert!(!fits("successor", &view("successor", 1, "2")), "of ten, five are spoken for");
+        assert!(fits("small", &view("small", 1, "1")));
+        assert!(fits("preemptor", &preemptor), "its own claim does not stand in its way");
+        assert!(fits("urgent", &view("urgent", 9, "6")), "who matters more may have it");
+        assert!(state.cluster.node_of("n/preemptor").is_none(), "nothing is kept");
+    }
 
     #[test]
     fn a_pod_that_makes_room_is_told_why_before_it_goes() {
