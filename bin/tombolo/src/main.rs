@@ -7,6 +7,7 @@ mod fault;
 mod interrupt;
 mod kinds;
 mod nodes;
+mod notify;
 mod output;
 mod registries;
 mod start;

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -74,9 +74,20 @@ impl FromStr for StoreChoice {
     }
 }
 
+/// Makes a folder for keys and Secrets: nobody but its owner looks into it. One that is there stays as it is.
+pub fn private_folder(path: &Path) -> std::io::Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    match fs::DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
+        made => made,
+    }
+}
+
 /// Opens the store and prepares the API server's configuration for it.
 pub async fn configure(args: &ServerArgs) -> Result<Config> {
-    fs::create_dir_all(&args.data_dir)
+    private_folder(&args.data_dir)
         .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
     let store: Arc<dyn Store> = match &args.store {
         StoreChoice::Memory => Arc::new(MemoryStore::new()),
@@ -120,6 +131,7 @@ pub fn ready(server: &Server, what: &str, address: SocketAddr, args: &ServerArgs
     write_private(&path, &text)?;
     tokio::spawn(keep_kubeconfig(server.clone(), address, path.clone()));
     println!("tombolo {what} https://{address} (kubeconfig: {})", path.display());
+    crate::notify::ready();
     Ok(())
 }
 

@@ -1,10 +1,13 @@
 //! `tombolo backup` and `tombolo restore`: a copy of a hub's or site's store, and a data folder made from one.
 
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
-use crate::control;
 use anyhow::{Context, Result, bail};
 use tombolo_store::{EmbeddedOptions, EmbeddedStore, Store};
+
+use crate::{control, start};
 
 /// Revisions that the restored store skips: more than can have happened since the backup, so that no client takes a new
 /// revision for one that it saw before.
@@ -37,14 +40,31 @@ fn store_of(data_dir: &Path) -> PathBuf {
 }
 
 pub async fn backup(args: BackupArgs) -> Result<()> {
-    // The serving process writes the copy, and it may stand in another folder than we do.
-    let into = std::path::absolute(&args.into)?;
-    let revision = match control::backup(&args.data_dir, &into).await? {
-        Some(revision) => revision,
-        None => of_stopped(&args.data_dir, &into).await?,
+    let BackupArgs { data_dir, into } = &args;
+    if fs::read_dir(into).is_ok_and(|mut entries| entries.next().is_some()) {
+        bail!("{} is not empty; name a new folder for the copy", into.display());
+    }
+    let revision = match control::copy(data_dir).await? {
+        Some(copy) => {
+            take(&copy.folder, into).with_context(|| format!("cannot write {}", into.display()))?;
+            copy.revision
+        }
+        None => of_stopped(data_dir, into).await?,
     };
     println!("copied everything up to revision {revision} to {}", into.display());
     Ok(())
+}
+
+/// Copies the files of a folder, to stay when the power goes.
+fn take(from: &Path, into: &Path) -> Result<()> {
+    start::private_folder(into)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let file = into.join(entry.file_name());
+        fs::copy(entry.path(), &file)?;
+        File::open(&file)?.sync_all()?;
+    }
+    Ok(File::open(into)?.sync_all()?)
 }
 
 async fn of_stopped(data_dir: &Path, into: &Path) -> Result<u64> {
@@ -54,16 +74,36 @@ async fn of_stopped(data_dir: &Path, into: &Path) -> Result<u64> {
     }
     let store = EmbeddedStore::open(&folder, EmbeddedOptions::default())
         .with_context(|| format!("cannot open {}", folder.display()))?;
+    start::private_folder(into).with_context(|| format!("cannot create {}", into.display()))?;
     let revision = store.backup(into).await?;
     store.close().await?;
+    give_to_owner_of(data_dir, &folder)?;
     Ok(revision)
 }
 
 pub fn restore(args: &RestoreArgs) -> Result<()> {
-    std::fs::create_dir_all(&args.data_dir)?;
-    let revision = tombolo_store::restore(&args.from, &store_of(&args.data_dir), SKIP)?;
+    start::private_folder(&args.data_dir)
+        .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
+    let store = store_of(&args.data_dir);
+    let revision = tombolo_store::restore(&args.from, &store, SKIP)?;
+    give_to_owner_of(&args.data_dir, &store)?;
     println!("{} goes on from revision {revision}; start it as before", args.data_dir.display());
     let mark = args.data_dir.join(super::hub::RESTORED);
     std::fs::write(&mark, "made from a backup; a hub removes this file by itself\n")
         .with_context(|| format!("cannot write {}", mark.display()))
+}
+
+/// root types the command, and the process may run as somebody else: what was opened or made for it must be its own.
+fn give_to_owner_of(data_dir: &Path, store: &Path) -> Result<()> {
+    let owner = fs::metadata(data_dir)?;
+    let files = fs::read_dir(store)?.map(|entry| entry.map(|entry| entry.path()));
+    for path in std::iter::once(Ok(store.to_owned())).chain(files) {
+        let path = path?;
+        let is = fs::metadata(&path)?;
+        if (is.uid(), is.gid()) != (owner.uid(), owner.gid()) {
+            chown(&path, Some(owner.uid()), Some(owner.gid()))
+                .with_context(|| format!("cannot give {} to the owner of its folder", path.display()))?;
+        }
+    }
+    Ok(())
 }

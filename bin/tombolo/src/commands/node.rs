@@ -155,6 +155,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         tokio::spawn(membership.keep_tunnel(node.stream_server()));
     }
     println!("tombolo node {} runs; its containers outlive this process", args.name);
+    crate::notify::ready();
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => {}
