@@ -2,29 +2,12 @@
 
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tombolo_testkit::{Tombolo, cargo_binary, free_port, wait_for};
-
-fn tombolo(args: &[&str]) -> Result<Output> {
-    Ok(Command::new(cargo_binary("tombolo"))
-        .args(args)
-        .env_remove("KUBECONFIG")
-        .env("HOME", "/nonexistent")
-        .output()?)
-}
-
-/// One line that says what is wrong, and exit code 2.
-fn refused(args: &[&str], wanted: &str) -> Result<()> {
-    let output = tombolo(args)?;
-    let text = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.code() == Some(2), "{args:?} ended with {:?}: {text}", output.status);
-    ensure!(text.contains(wanted), "{args:?}: no {wanted:?} in {text}");
-    ensure!(text.trim_end().lines().count() == 1, "{args:?}: more than one line: {text}");
-    Ok(())
-}
+use tombolo_tests::command::{refused, tombolo};
 
 #[test]
 fn serve_says_one_line_and_writes_a_private_kubeconfig() -> Result<()> {
@@ -200,14 +183,8 @@ fn what_is_shown_comes_in_every_format() -> Result<()> {
     ensure!(at_hub(&["token", "list", "-o", "name"])?.contains(id.trim()) && id.trim().len() == 6, "{id}");
     ensure!(at_hub(&["token", "create", "-o", "wide"])?.starts_with("tombolo join "));
 
-    let words: Vec<_> = command.split_whitespace().skip(1).collect();
-    let site_config = site.kubeconfig.display().to_string();
-    let join = [&words[..], &["--name", "harbour", "--kubeconfig", &site_config]].concat();
-    ensure!(tombolo(&join)?.status.success());
-    wait_for("the site to be heard", Duration::from_secs(60), || {
-        ensure!(at_hub(&["sites"])?.contains("True"), "not yet");
-        Ok(())
-    })?;
+    site.join(&hub, "harbour")?;
+    ensure!(at_hub(&["sites"])? == at_hub(&["sites", "list"])?);
     hub.kubectl().apply(
         "apiVersion: tombolo.dev/v1alpha1\nkind: Placement\nmetadata: {name: there}\nspec:\n  objects: [{kind: ConfigMap, name: note}]\n---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: note}\ndata: {a: '1'}\n",
     )?;
@@ -251,6 +228,59 @@ fn what_is_shown_comes_in_every_format() -> Result<()> {
     }
     ensure!(explain("name")? == "site.tombolo.dev/harbour\n");
     ensure!(explain("wide")?.contains("PREFERENCE") && explain("wide")? == explain("table")?);
+    Ok(())
+}
+
+#[test]
+fn join_tells_what_came_of_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let listen = ["--listen", "127.0.0.1:0"];
+    let hub = Tombolo::start("hub", dir.path(), &listen)?;
+    let site = Tombolo::start("site", dir.path(), &listen)?;
+    let text = |path: &std::path::Path| path.display().to_string();
+    let (at_hub, at_site) = (text(&hub.kubeconfig), text(&site.kubeconfig));
+    let made = tombolo(&["token", "create", "-o", "json", "--kubeconfig", &at_hub])?;
+    let made: serde_json::Value = serde_json::from_slice(&made.stdout)?;
+    let part = |key: &str| made[key].as_str().unwrap_or_default().to_owned();
+    let (url, token, hash) = (part("url"), part("token"), part("caHash"));
+    let line = |token: &str, hash: &str, kubeconfig: &str| {
+        ["join", &url, "--token", token, "--ca-hash", hash, "--name", "harbour", "--kubeconfig", kubeconfig]
+            .map(str::to_owned)
+    };
+    let refused = |line: [String; 10], wanted: &str| refused(&line.each_ref().map(String::as_str), wanted);
+    let other = format!("sha256:{}", "0".repeat(64));
+    refused(line(&token, &other, &at_site), "this is not the hub you meant")?;
+    refused(line("abcdef.0123456789abcdef", &hash, &at_site), "`tombolo token create` at the hub")?;
+    let check = tombolo(&["check", "site", "--kubeconfig", &at_site])?;
+    let check = String::from_utf8(check.stdout)?;
+    ensure!(check.contains("the token is unknown, expired or used up"), "{check}");
+    // The same words again, now right, and then again: nothing is left of the faults.
+    for _ in 0..2 {
+        let joined = tombolo(&line(&token, &hash, &at_site).each_ref().map(String::as_str))?;
+        let said = String::from_utf8(joined.stdout)?;
+        ensure!(said == format!("harbour has joined {url}; `tombolo sites` at the hub shows it\n"), "{said}");
+    }
+    let check = tombolo(&["check", "site", "--kubeconfig", &at_site])?;
+    ensure!(String::from_utf8(check.stdout)?.contains("certificate good for"));
+    // And what is said to be removed is gone.
+    let removed = tombolo(&["sites", "remove", "harbour", "--kubeconfig", &at_hub])?;
+    ensure!(String::from_utf8(removed.stdout)?.starts_with("site harbour removed;"));
+    ensure!(tombolo(&["sites", "-o", "name", "--kubeconfig", &at_hub])?.stdout.is_empty());
+
+    // A cluster whose programs are not ours does not heed the wish, and keeps nothing of it.
+    let plain = Tombolo::serve(dir.path())?;
+    refused(line(&token, &hash, &text(&plain.kubeconfig)), "`tombolo agent --hub")?;
+    let left = tombolo(&["leave", &url, "--kubeconfig", &text(&plain.kubeconfig)])?;
+    ensure!(String::from_utf8_lossy(&left.stderr).contains("is tied to: none"), "{left:?}");
+    Ok(())
+}
+
+#[test]
+fn nobody_else_looks_into_a_data_folder() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let _server = Tombolo::serve(dir.path())?;
+    let mode = std::fs::metadata(dir.path().join("serve"))?.permissions().mode() & 0o777;
+    ensure!(mode == 0o700, "the data folder has mode {mode:o}");
     Ok(())
 }
 
@@ -519,56 +549,6 @@ fn support_packs_what_is_needed_and_no_secret() -> Result<()> {
 }
 
 #[test]
-fn a_running_hub_and_a_running_site_are_backed_up_and_come_back() -> Result<()> {
-    if !tombolo_testkit::require(&[tombolo_testkit::Fixture::Kubectl]) {
-        return Ok(());
-    }
-    for kind in ["hub", "site"] {
-        let dir = tempfile::tempdir()?;
-        let text = |path: std::path::PathBuf| {
-            path.to_str().expect("a temporary folder has a name in text").to_owned()
-        };
-        let (data, copy) = (text(dir.path().join(kind)), text(dir.path().join("copy")));
-        let listen = ["--listen", "127.0.0.1:0"];
-        let ca = {
-            let server = Tombolo::start(kind, dir.path(), &listen)?;
-            let kubectl = server.kubectl();
-            kubectl.run(&["create", "configmap", "kept", "--from-literal=a=1"])?;
-            let output = tombolo(&["backup", "--data-dir", &data, &copy])?;
-            ensure!(output.status.success(), "{kind}: {}", String::from_utf8_lossy(&output.stderr));
-            // It went on serving, and what came later is not in the copy.
-            kubectl.run(&["create", "configmap", "later", "--from-literal=a=1"])?;
-            refused(&["backup", "--data-dir", &data, &copy], "copy")?;
-            kubectl.run(&[
-                "config",
-                "view",
-                "--raw",
-                "-o",
-                "jsonpath={.clusters[0].cluster.certificate-authority-data}",
-            ])?
-        };
-        let stopped = text(dir.path().join("stopped"));
-        ensure!(tombolo(&["backup", "--data-dir", &data, &stopped])?.status.success(), "of a stopped {kind}");
-        let other = dir.path().join("other");
-        ensure!(tombolo(&["restore", &copy, "--data-dir", &text(other.join(kind))])?.status.success());
-        refused(&["restore", &copy, "--data-dir", &text(other.join(kind))], kind)?;
-        let server = Tombolo::start(kind, &other, &listen)?;
-        let kubectl = server.kubectl();
-        ensure!(kubectl.run(&["get", "cm", "kept", "-o", "jsonpath={.data.a}"])? == "1");
-        ensure!(kubectl.run(&["get", "cm", "later"]).is_err(), "the copy is newer than it was");
-        let same = kubectl.run(&[
-            "config",
-            "view",
-            "--raw",
-            "-o",
-            "jsonpath={.clusters[0].cluster.certificate-authority-data}",
-        ])?;
-        ensure!(same == ca, "the restored {kind} has another CA, so nobody knows it");
-    }
-    Ok(())
-}
-
-#[test]
 fn what_the_server_says_is_told_in_words() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let mut server = Tombolo::serve(dir.path())?;
@@ -579,11 +559,15 @@ fn what_the_server_says_is_told_in_words() -> Result<()> {
         refused(&line, "")?;
         Ok(String::from_utf8_lossy(&tombolo(&line)?.stderr).into_owned())
     };
+    for command in [&["sites"][..], &["top"], &["place"]] {
+        let said = at(command)?;
+        ensure!(said.contains("this cluster is no hub"), "{command:?}: {said}");
+    }
     let said =
         [at(&["sites"])?, at(&["sites", "remove", "nowhere"])?, at(&["logs", "deploy/none"])?, at(&["top"])?];
     server.process.kill();
     let dead = at(&["sites"])?;
-    ensure!(dead.contains("does not answer"), "{dead}");
+    ensure!(dead.contains("does not answer") && !dead.contains("no hub"), "{dead}");
     for text in said.iter().chain([&dead]) {
         for dump in ["Status {", "ErrorResponse", "Some(", "ApiError", "hyper"] {
             ensure!(!text.contains(dump), "a dump for people to read: {text}");

@@ -1,4 +1,4 @@
-//! The book cannot rot: its reference is made from the program, its links lead somewhere, its commands run.
+//! The commands of the book run, as somebody types them who reads it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,226 +8,9 @@ use anyhow::{Context, Result, ensure};
 use tombolo_testkit::{
     Fixture, Lan, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require, wait_for,
 };
+use tombolo_tests::book::{commands, pages, root, script};
+use tombolo_tests::site::is_root;
 use tombolo_wan::Link;
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().expect("the repository is there")
-}
-
-fn pages() -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![root().join("docs")];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|e| e == "md") {
-                found.push(path);
-            }
-        }
-    }
-    found
-}
-
-#[test]
-fn the_reference_is_current() -> Result<()> {
-    for page in ["commands", "resources"] {
-        let made = Command::new(cargo_binary("tombolo")).args(["reference", page]).output()?;
-        let kept = std::fs::read(root().join(format!("docs/reference/{page}.md")))?;
-        ensure!(
-            made.stdout == kept,
-            "docs/reference/{page}.md is not current; run `cargo xtask docs` and commit it"
-        );
-    }
-    Ok(())
-}
-
-#[test]
-fn every_metric_is_on_the_page_about_observing() -> Result<()> {
-    if !require(&[Fixture::Kubectl]) {
-        return Ok(());
-    }
-    let dir = tempfile::tempdir()?;
-    let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
-    let metrics = hub.kubectl().run(&["get", "--raw", "/metrics"])?;
-    let names: Vec<_> = metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_whitespace().next().map(str::to_owned))
-        .collect();
-    ensure!(names.len() >= 6, "{metrics}");
-    let page = std::fs::read_to_string(root().join("docs/howto/observe.md"))?;
-    let missing: Vec<_> = names.iter().filter(|name| !page.contains(&format!("| `{name}"))).collect();
-    ensure!(missing.is_empty(), "docs/howto/observe.md does not name {missing:?}");
-    Ok(())
-}
-
-/// As GitHub and mdBook make them.
-fn anchor(heading: &str) -> String {
-    let text = heading.trim_start_matches('#').trim().to_lowercase();
-    text.chars()
-        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'))
-        .map(|c| if c == ' ' { '-' } else { c })
-        .collect()
-}
-
-#[test]
-fn every_page_is_in_the_summary_and_every_link_leads_somewhere() -> Result<()> {
-    let summary = std::fs::read_to_string(root().join("docs/SUMMARY.md"))?;
-    let mut faults = Vec::new();
-    let mut pages = pages();
-    pages.push(root().join("README.md"));
-    pages.push(root().join("CONTRIBUTING.md"));
-    for page in &pages {
-        let shown = page.strip_prefix(root())?.display().to_string();
-        let in_book = shown.strip_prefix("docs/");
-        if let Some(name) = in_book
-            && name != "SUMMARY.md"
-            && !summary.contains(&format!("({name})"))
-        {
-            faults.push(format!("{shown} is not in SUMMARY.md"));
-        }
-        let text = std::fs::read_to_string(page)?;
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            if link.starts_with("http") || link.contains(' ') {
-                continue;
-            }
-            let (file, place) = link.split_once('#').unwrap_or((link, ""));
-            let target = if file.is_empty() {
-                page.clone()
-            } else {
-                page.parent().context("a page has a folder")?.join(file)
-            };
-            if !target.exists() {
-                faults.push(format!("{shown}: {link} leads nowhere"));
-            } else if !place.is_empty() {
-                let there = std::fs::read_to_string(&target).unwrap_or_default();
-                if !there.lines().any(|line| line.starts_with('#') && anchor(line) == place) {
-                    faults.push(format!("{shown}: {link} has no such heading"));
-                }
-            }
-        }
-    }
-    ensure!(faults.is_empty(), "{}", faults.join("\n"));
-    Ok(())
-}
-
-/// A command of a page, with how it is run.
-#[derive(Debug)]
-struct Typed {
-    line: usize,
-    command: String,
-    how: How,
-    /// What the page shows below it.
-    shown: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum How {
-    /// It must succeed.
-    Runs,
-    /// It goes on while the rest of the page is read (` ```console,background `).
-    Background,
-    /// It must fail (` ```console,fails `).
-    Fails,
-}
-
-/// The commands of a page: lines with a prompt in blocks of `console`, unless the block says `not-run`.
-fn commands(page: &str) -> Vec<Typed> {
-    let mut found: Vec<Typed> = Vec::new();
-    let mut block: Option<How> = None;
-    let mut goes_on = false;
-    for (number, line) in page.lines().enumerate() {
-        if let Some(info) = line.strip_prefix("```") {
-            block = match (block, info) {
-                (None, "console") => Some(How::Runs),
-                (None, "console,background") => Some(How::Background),
-                (None, "console,fails") => Some(How::Fails),
-                _ => None,
-            };
-            goes_on = false;
-            continue;
-        }
-        let Some(how) = block else { continue };
-        let prompt = line.find(['#', '$']).filter(|at| line[..*at].chars().all(|c| c.is_ascii_lowercase()));
-        let typed = prompt.and_then(|at| line[at + 1..].strip_prefix(' '));
-        match (goes_on, typed) {
-            (true, _) => {
-                let last = found.last_mut().expect("a command goes on");
-                last.command.push('\n');
-                last.command.push_str(line);
-            }
-            (false, Some(command)) => {
-                found.push(Typed {
-                    line: number + 1,
-                    command: command.to_owned(),
-                    how,
-                    shown: String::new(),
-                });
-            }
-            (false, None) => {
-                if let Some(last) = found.last_mut() {
-                    last.shown.push_str(line);
-                    last.shown.push('\n');
-                }
-                continue;
-            }
-        }
-        goes_on = line.ends_with('\\');
-    }
-    found
-}
-
-/// One shell types the whole page. Tokens on it are examples; the one that `token create` printed last takes their place.
-fn script(page: &str, replace: &[(&str, &str)]) -> String {
-    let mut out =
-        String::from("set -u\nbackground=()\ntrap 'kill \"${background[@]}\" 2>/dev/null; wait' EXIT\n");
-    for typed in commands(page) {
-        let mut command = typed.command.clone();
-        for (from, to) in replace {
-            command = command.replace(from, to);
-        }
-        let command = with_variables(&command);
-        let name = format!("line {}: {}", typed.line, typed.command.lines().next().unwrap_or_default());
-        let name = name.replace('\'', "");
-        out.push_str(&format!("echo '>>> {name}'\n"));
-        match typed.how {
-            How::Runs if command.contains("token create") => out.push_str(&format!(
-                "join=$({command}\n) || {{ echo 'FAILED: {name}'; exit 1; }}\nTOKEN=$(sed 's/.*--token \\([^ ]*\\).*/\\1/' <<<\"$join\")\nCA_HASH=$(sed 's/.*--ca-hash \\([^ ]*\\).*/\\1/' <<<\"$join\")\n"
-            )),
-            // On a line of its own: the command may end in a comment.
-            How::Runs => {
-                out.push_str(&format!("{command}\n[ $? = 0 ] || {{ echo 'FAILED: {name}'; exit 1; }}\n"));
-            }
-            How::Fails => {
-                out.push_str(&format!("{command}\n[ $? != 0 ] || {{ echo 'SUCCEEDED: {name}'; exit 1; }}\n"));
-            }
-            How::Background => {
-                // It is there when it says what the page shows it saying.
-                let last = typed.shown.lines().last().unwrap_or_default();
-                let sign: String = last.split_whitespace().filter(|w| *w != "...").take(2).collect::<Vec<_>>().join(" ");
-                out.push_str(&format!(
-                    "log=$(mktemp)\n{command} >$log 2>&1 &\nbackground+=($!)\nfor _ in $(seq 300); do grep -q '{sign}' $log && break; sleep 0.2; done\ncat $log\ngrep -q '{sign}' $log || {{ echo 'FAILED: {name}'; exit 1; }}\n"
-                ));
-            }
-        }
-    }
-    out
-}
-
-/// Example tokens and hashes become what was printed in this run.
-fn with_variables(command: &str) -> String {
-    let mut words = Vec::new();
-    for word in command.split(' ') {
-        let is_token = word.split_once('.').is_some_and(|(id, rest)| id.len() == 6 && rest.len() == 16);
-        words.push(match word {
-            _ if is_token => "$TOKEN",
-            _ if word.starts_with("sha256:") => "$CA_HASH",
-            _ => word,
-        });
-    }
-    words.join(" ")
-}
 
 /// The pages whose commands are typed by a test of this file. Blocks of others say `not-run`.
 const RUN: &[&str] = &[
@@ -292,27 +75,6 @@ fn run(page: &str, replace: &[(&str, &str)], kubeconfig: Option<&Path>) -> Resul
     Ok(())
 }
 
-#[test]
-fn commands_are_found_with_their_continuations_and_prompts() {
-    let page = "text\n```console\n# one --flag \\\n    more\noutput\nbox$ two\n```\n```console,not-run\n# three\n```\n```console,fails\n$ four\n```\n";
-    let found = commands(page);
-    let typed: Vec<_> = found.iter().map(|t| (t.command.as_str(), t.how)).collect();
-    assert_eq!(typed, [("one --flag \\\n    more", How::Runs), ("two", How::Runs), ("four", How::Fails)]);
-    assert_eq!(found[0].shown, "output\n");
-    assert_eq!(with_variables("join --token c73316.4e7484b9c4580f18 x"), "join --token $TOKEN x");
-}
-
-#[test]
-fn a_command_that_fails_is_noticed_though_a_comment_follows_it() -> Result<()> {
-    let ends_well = |page: &str| -> Result<bool> {
-        Ok(Command::new("bash").arg("-c").arg(script(page, &[])).output()?.status.success())
-    };
-    ensure!(ends_well("```console\n# true    # a comment\n```\n")?);
-    ensure!(!ends_well("```console\n# false    # a comment\n# true\n```\n")?);
-    ensure!(!ends_well("```console,fails\n# true    # a comment\n```\n")?);
-    Ok(())
-}
-
 /// The fleet of the tutorials, gone when the test ends.
 struct Fleet;
 
@@ -322,20 +84,9 @@ impl Drop for Fleet {
     }
 }
 
-fn is_root() -> bool {
-    let id = Command::new("id").arg("-u").output();
-    let root = id.is_ok_and(|id| String::from_utf8_lossy(&id.stdout).trim() == "0");
-    assert!(root || std::env::var_os("CI").is_none(), "CI must run this as root");
-    root
-}
-
 #[test]
 fn the_commands_of_the_tutorials_run() -> Result<()> {
-    if !require(&[Fixture::Kubectl]) {
-        return Ok(());
-    }
-    if !is_root() {
-        eprintln!("SKIPPED: the tutorials need root");
+    if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
     }
     let _fleet = Fleet;
@@ -368,6 +119,12 @@ fn the_commands_of_the_tutorials_run() -> Result<()> {
     run("README.md", &built, None)
 }
 
+fn url_of(hub: &Tombolo) -> Result<String> {
+    let config = std::fs::read_to_string(&hub.kubeconfig)?;
+    let server = config.lines().find_map(|line| line.trim().strip_prefix("server: "));
+    Ok(server.context("a server")?.to_owned())
+}
+
 #[test]
 fn the_commands_for_joining_a_kubernetes_cluster_run() -> Result<()> {
     if !require(&[Fixture::Kubectl, Fixture::Etcd, Fixture::KubeApiserver]) {
@@ -376,9 +133,7 @@ fn the_commands_for_joining_a_kubernetes_cluster_run() -> Result<()> {
     let member = Upstream::start(&UpstreamOptions::default())?;
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
-    let config = std::fs::read_to_string(&hub.kubeconfig)?;
-    let url =
-        config.lines().find_map(|line| line.trim().strip_prefix("server: ")).context("a server")?.to_owned();
+    let url = url_of(&hub)?;
     let kubeconfig = member.kubeconfig.display().to_string();
     let replace =
         [("https://hub.example.com:6443", url.as_str()), ("member.kubeconfig", kubeconfig.as_str())];
@@ -415,11 +170,7 @@ fn the_commands_for_an_edge_box_and_for_backups_run() -> Result<()> {
 
 #[test]
 fn the_commands_for_more_nodes_run() -> Result<()> {
-    if !require(&[Fixture::Kubectl]) {
-        return Ok(());
-    }
-    if !is_root() {
-        eprintln!("SKIPPED: nodes need root");
+    if !require(&[Fixture::Kubectl]) || !is_root() {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
@@ -554,17 +305,12 @@ fn the_commands_for_trouble_run() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
     let site = Tombolo::start("site", dir.path(), &["--listen", "127.0.0.1:0", "--name", "harbour"])?;
-    let line = tombolo_testkit::tombolo(&hub.kubeconfig, &["token", "create"])?;
-    let ticket = tombolo_tests::chart::Ticket::read(&line)?;
-    let join = ["join", &ticket.url, "--token", &ticket.token, "--ca-hash", &ticket.ca_hash];
-    tombolo_testkit::tombolo(&site.kubeconfig, &[&join[..], &["--name", "harbour"]].concat())?;
-    let kubectl = hub.kubectl();
-    kubectl.until(&["get", "sites"], "True", Duration::from_secs(60))?;
-    kubectl.run(&["create", "deployment", "web", "--image=example.com/web"])?;
+    site.join(&hub, "harbour")?;
+    hub.kubectl().run(&["create", "deployment", "web", "--image=example.com/web"])?;
     let kubeconfig = site.kubeconfig.display().to_string();
     let replace = [
         ("/var/lib/tombolo/site/admin.kubeconfig", kubeconfig.as_str()),
-        ("https://192.0.2.10:6443", &ticket.url),
+        ("https://192.0.2.10:6443", &url_of(&hub)?),
     ];
     run("docs/operate/trouble.md", &replace, Some(&hub.kubeconfig))
 }

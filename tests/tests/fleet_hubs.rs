@@ -97,7 +97,8 @@ const PLACED: &str = "jsonpath={.status.conditions[?(@.type=='Placed')].message}
 /// Two hubs may be tied in both directions; what came from one never goes back to it. A hub is no site of itself.
 fn loops(top: &Member, below: &Member) -> Result<()> {
     let (hub, hub_below) = (top.kubectl(), below.kubectl());
-    top.join(top, "itself", &[])?;
+    let refused = top.join(top, "itself", &[]).map_err(|error| error.to_string());
+    ensure!(refused.as_ref().is_err_and(|why| why.contains("a loop is refused")), "{refused:?}");
     wait_for("the hub to refuse itself", PATIENCE, || {
         let requests = hub.run(&["get", "csr", "-o", "jsonpath={.items[*].status.conditions[*].message}"])?;
         ensure!(requests.contains("a loop is refused"), "{requests}");

@@ -22,6 +22,13 @@ pub struct Connected {
     pub config: kube::Config,
 }
 
+/// Says that a cluster is no hub, where that is why it does not know what was asked for.
+pub fn only_at_a_hub(error: kube::Error) -> anyhow::Error {
+    let unknown = matches!(&error, kube::Error::Api(status) if status.code == 404);
+    let error = anyhow::Error::from(error);
+    if unknown { error.context("this cluster is no hub; give the kubeconfig of one") } else { error }
+}
+
 impl Target {
     /// Whether the user named no cluster at all.
     pub fn is_default(&self) -> bool {

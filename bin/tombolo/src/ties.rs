@@ -16,11 +16,14 @@ use kube::runtime::watcher::{self, Event, watcher};
 use serde_json::json;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use tombolo_agent::{AgentConfig, SiteDial};
+use tombolo_agent::join::JoinError;
+use tombolo_agent::{AgentConfig, AgentError, SiteDial};
 use tombolo_apiserver::{Identity, Server};
 use tombolo_tunnel::BoxIo;
 
-use crate::commands::join::{TIE_FINALIZER, TIE_LABEL, Tie, clean_up, state_of, ties};
+use crate::commands::join::{
+    FAULT_ANNOTATION, TIE_FINALIZER, TIE_LABEL, Tie, clean_up, fault_of, state_of, ties,
+};
 
 /// What one copy buffer of an in-process stream holds.
 const PIPE: usize = 64 * 1024;
@@ -79,7 +82,10 @@ impl Ties {
                 "a tie to a hub is incomplete; run `tombolo join` again"
             );
         };
-        if self.agents.get(&tie.name).is_some_and(|agent| agent.tie == tie) {
+        // One that gave up tries again when it is asked to, which takes away what it came to.
+        let asked_again = fault_of(secret).is_none();
+        let goes_on = |agent: &Agent| agent.tie == tie && !(asked_again && agent.task.is_finished());
+        if self.agents.get(&tie.name).is_some_and(goes_on) {
             return;
         }
         if let Err(error) = set_finalizer(&self.site, secret, true).await {
@@ -141,16 +147,40 @@ impl Ties {
             hub_identity: self.hub_identity.clone(),
             shutdown: stop.clone(),
         };
-        let url = tie.url.clone();
+        let (url, name, site) = (tie.url.clone(), tie.name.clone(), self.site.clone());
         let task = tokio::spawn(async move {
             if let Some(old) = old {
                 old.end().await;
             }
             if let Err(error) = tombolo_agent::run(config).await {
                 tracing::error!(hub = url, %error, "the agent ended");
+                tell_fault(&site, &name, &fault(error)).await;
             }
         });
         Agent { tie, stop, task }
+    }
+}
+
+/// Why a tie came to nothing, with what to do about it.
+fn fault(error: AgentError) -> String {
+    let is_token = |e: &kube::Error| matches!(e, kube::Error::Api(s) if s.code == 401 || s.code == 403);
+    match error {
+        AgentError::Join(JoinError::Hub(error)) if is_token(&error) => {
+            "the token is unknown, expired or used up; `tombolo token create` at the hub makes a new one"
+                .into()
+        }
+        error => crate::fault::words(&error.into()),
+    }
+}
+
+/// Whoever typed `tombolo join` looks for it at the tie.
+async fn tell_fault(site: &kube::Client, tie: &str, why: &str) {
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {FAULT_ANNOTATION: why}}}));
+    match ties(site).patch(tie, &PatchParams::default(), &patch).await {
+        Ok(_) => {}
+        // It is being left.
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => tracing::warn!(tie, %error, "why the agent ended cannot be told"),
     }
 }
 

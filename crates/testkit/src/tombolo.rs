@@ -36,6 +36,15 @@ impl Tombolo {
         Ok(Self { process, kubeconfig })
     }
 
+    /// Ties it to a hub under `name`, and waits until it is heard there.
+    pub fn join(&self, hub: &Tombolo, name: &str) -> Result<()> {
+        crate::host::join(&self.kubeconfig, &hub.kubeconfig, name, &[])?;
+        wait_for("the site to be heard", Duration::from_secs(60), || {
+            let sites = crate::tombolo(&hub.kubeconfig, &["sites"])?;
+            if sites.contains("True") { Ok(()) } else { bail!("{sites}") }
+        })
+    }
+
     pub fn kubectl(&self) -> Kubectl {
         Kubectl::new(&self.kubeconfig)
     }

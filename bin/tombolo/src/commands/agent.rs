@@ -23,16 +23,16 @@ pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
     /// The hub's address
-    #[arg(long, required = true)]
+    #[arg(long, required = true, value_name = "URL")]
     hub: Option<String>,
     /// Join token, as printed by `tombolo token create` at the hub; needed for the first join only
     #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
     token: Option<String>,
     /// Hash of the hub's CA, as printed with the token; needed for the first join only
-    #[arg(long, env = "TOMBOLO_CA_HASH")]
+    #[arg(long, env = "TOMBOLO_CA_HASH", value_name = "sha256:HEX")]
     ca_hash: Option<String>,
     /// Folder that keeps what the hub wants here: an agent that starts while the hub is away still corrects drift
-    #[arg(long, env = "TOMBOLO_STATE_DIR")]
+    #[arg(long, env = "TOMBOLO_STATE_DIR", value_name = "DIR")]
     state_dir: Option<PathBuf>,
     #[command(flatten)]
     description: DescriptionArgs,

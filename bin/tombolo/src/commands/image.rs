@@ -51,8 +51,8 @@ enum Action {
         output: Output,
     },
     /// Remove an image
-    #[command(visible_alias = "remove", after_help = "Example:\n  tombolo image rm example.com/app:1")]
-    Rm {
+    #[command(visible_alias = "rm", after_help = "Example:\n  tombolo image remove example.com/app:1")]
+    Remove {
         /// The image, by name or id
         reference: String,
     },
@@ -90,7 +90,7 @@ pub async fn run(args: Args) -> Result<()> {
                 .collect();
             output.rows(&table, &rows, |row| row["id"].as_str().unwrap_or_default().to_owned())?;
         }
-        Action::Rm { reference } => {
+        Action::Remove { reference } => {
             store.remove(&reference)?;
             println!("{reference} removed");
         }

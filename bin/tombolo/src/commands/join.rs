@@ -12,20 +12,25 @@ use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams};
 use sha2::{Digest, Sha256};
-use tombolo_agent::ActingAs;
+use tombolo_agent::{ActingAs, StateSecret};
 use tombolo_api::{Location, SiteSpec, Tier, names};
 
 use super::limits::{self, LimitArgs};
 use super::token::Ticket;
 use crate::client::Target;
+use crate::up::progress::{Line, ticking};
 
 /// Marks the Secrets that say to which hubs a site is tied.
 pub const TIE_LABEL: &str = "tombolo.dev/tie";
 /// On a tie that a site's process heeds: it goes when that process has cleaned up.
 pub const TIE_FINALIZER: &str = "tombolo.dev/tie";
+/// On a tie that came to nothing: why.
+pub const FAULT_ANNOTATION: &str = "tombolo.dev/fault";
 const MANAGER: &str = "tombolo-cli";
 /// How long joining waits for the same hub to be left.
 const PATIENCE: Duration = Duration::from_secs(40);
+/// How long it waits to be let in; longer, where a person must approve it.
+const WELCOME: Duration = Duration::from_secs(10);
 
 /// Tie this site to a hub
 #[derive(clap::Args)]
@@ -36,10 +41,10 @@ pub struct Args {
     /// The hub's address
     url: String,
     /// Join token, as printed by `tombolo token create` at the hub
-    #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true)]
+    #[arg(long, env = "TOMBOLO_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: String,
     /// Hash of the hub's CA, as printed with the token
-    #[arg(long)]
+    #[arg(long, env = "TOMBOLO_CA_HASH", value_name = "sha256:HEX")]
     ca_hash: String,
     #[command(flatten)]
     description: DescriptionArgs,
@@ -63,10 +68,10 @@ pub struct DescriptionArgs {
     #[arg(long)]
     pub zone: Option<String>,
     /// Latitude in degrees
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_name = "DEGREES")]
     pub lat: Option<f64>,
     /// Longitude in degrees
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long, allow_negative_numbers = true, value_name = "DEGREES")]
     pub lon: Option<f64>,
     /// Whose law applies, for example EU
     #[arg(long)]
@@ -129,8 +134,68 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     tie(&site, &ticket, &description, acting_as.as_ref()).await?;
     // What an earlier `join` allowed and this one does not.
     limits::prune(&site, &tie_name, &limits).await.context("cannot take back what was allowed earlier")?;
-    println!("{} will join {}; watch it with `tombolo sites` at the hub", description.name, ticket.url);
+    let line = Line::new(format!("{} asks {} to be let in", description.name, ticket.url));
+    match ticking(&line, welcomed(&site, &ticket, &tie_name)).await? {
+        Welcome::Joined => {
+            println!("{} has joined {}; `tombolo sites` at the hub shows it", description.name, ticket.url)
+        }
+        Welcome::NotYet => println!(
+            "{} is not let in by {} yet, and goes on asking. At the hub, `kubectl get csr` shows whether it waits for \
+             `tombolo sites approve {}`; here, `tombolo check site` tells how far it is",
+            description.name, ticket.url, description.name
+        ),
+        Welcome::Nobody => {
+            ties(&site).delete(&tie_name, &DeleteParams::default()).await?;
+            limits::remove(&site, &tie_name).await?;
+            bail!(
+                "nothing here can tie this cluster to a hub: `tombolo join` is for a cluster that `tombolo site` or \
+                 `tombolo hub` runs. For any other: `tombolo agent --hub {} --token ... --ca-hash ... --name {}`",
+                ticket.url,
+                description.name
+            );
+        }
+    }
     Ok(())
+}
+
+/// What came of asking a hub.
+enum Welcome {
+    Joined,
+    /// It has neither said yes nor no.
+    NotYet,
+    /// No process of this cluster heeds ties.
+    Nobody,
+}
+
+/// Waits for the answer to this ticket; a refusal is an error.
+async fn welcomed(site: &kube::Client, ticket: &Ticket, name: &str) -> Result<Welcome> {
+    let deadline = Instant::now() + WELCOME;
+    let token = ticket.token.split('.').next().unwrap_or_default();
+    let state = StateSecret::new(site.clone(), &state_of(name));
+    loop {
+        let tie = ties(site).get_opt(name).await?;
+        let state = state.load().await?;
+        if state.joined() && state.token_id == token {
+            return Ok(Welcome::Joined);
+        }
+        if let Some(why) = tie.as_ref().and_then(fault_of) {
+            bail!("{} does not let this site in: {why}", ticket.url);
+        }
+        if Instant::now() > deadline {
+            return Ok(if tie.as_ref().is_some_and(is_held) { Welcome::NotYet } else { Welcome::Nobody });
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+/// Why a tie came to nothing, if it did.
+pub fn fault_of(tie: &Secret) -> Option<&str> {
+    tie.annotations().get(FAULT_ANNOTATION).map(String::as_str).filter(|why| !why.is_empty())
+}
+
+/// A process of the site heeds it.
+fn is_held(tie: &Secret) -> bool {
+    tie.finalizers().iter().any(|f| f == TIE_FINALIZER)
 }
 
 /// Writes the wish down at the site.
@@ -159,6 +224,8 @@ pub async fn tie(
         metadata: ObjectMeta {
             name: Some(name.clone()),
             labels: Some(BTreeMap::from([(TIE_LABEL.to_owned(), "true".to_owned())])),
+            // What an earlier try came to is over.
+            annotations: Some(BTreeMap::from([(FAULT_ANNOTATION.to_owned(), String::new())])),
             ..Default::default()
         },
         data: Some(BTreeMap::from([
@@ -198,9 +265,8 @@ async fn wait_until_left(site: &kube::Client, name: &str) -> Result<()> {
 pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
     let site = target.connect().await?.client;
     let found = ties(&site).list(&ListParams::default().labels(TIE_LABEL)).await?.items;
-    let held = |secret: &Secret| secret.finalizers().iter().any(|f| f == TIE_FINALIZER);
     let found: Vec<(Tie, bool)> =
-        found.iter().filter_map(|secret| Some((Tie::from_secret(secret)?, held(secret)))).collect();
+        found.iter().filter_map(|secret| Some((Tie::from_secret(secret)?, is_held(secret)))).collect();
     let chosen = match (&args.url, &found[..]) {
         (Some(url), all) => all.iter().find(|(tie, _)| &tie.url == url),
         (None, [only]) => Some(only),

@@ -14,13 +14,13 @@ use super::limits::LimitArgs;
 )]
 pub struct Args {
     /// The hub's address
-    #[arg(long)]
+    #[arg(long, value_name = "URL")]
     hub: String,
     /// Join token, as printed by `tombolo token create` at the hub
     #[arg(long)]
     token: String,
     /// Hash of the hub's CA, as printed with the token
-    #[arg(long)]
+    #[arg(long, value_name = "sha256:HEX")]
     ca_hash: String,
     /// Image that holds the tombolo program
     #[arg(long, default_value = concat!("tombolo.dev/tombolo:", env!("CARGO_PKG_VERSION")))]

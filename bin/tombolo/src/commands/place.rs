@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tombolo_api::{Site, Work, names};
 
-use crate::client::Target;
+use crate::client::{Target, only_at_a_hub};
 use crate::output::{Format, Output, Table};
 
 /// Show which object runs at which site
@@ -33,10 +33,9 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     let (client, namespace) = (hub.client, args.namespace.unwrap_or(hub.config.default_namespace));
     let sites: Api<Site> = Api::all(client.clone());
     let silent: BTreeMap<String, String> =
-        sites.list(&ListParams::default()).await?.iter().filter_map(silence).collect();
+        sites.list(&ListParams::default()).await.map_err(only_at_a_hub)?.iter().filter_map(silence).collect();
     let works: Api<Work> = Api::all(client);
-    let mut works =
-        works.list(&ListParams::default()).await.context("cannot list works: is this a hub?")?.items;
+    let mut works = works.list(&ListParams::default()).await?.items;
     works.retain(|work| args.name.as_ref().is_none_or(|name| &work.spec.root.name == name));
     // What is in no namespace is in everybody's sight.
     let is_there = |of: &str| args.all_namespaces || of.is_empty() || of == namespace;

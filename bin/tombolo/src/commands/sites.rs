@@ -1,5 +1,7 @@
 //! `tombolo sites`: the fleet at a glance, and admitting or removing a site.
 
+use std::time::{Duration, Instant};
+
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
@@ -7,8 +9,12 @@ use serde_json::json;
 use tombolo_api::{Site, names};
 use tombolo_fleet::register;
 
-use crate::client::Target;
+use crate::client::{Target, only_at_a_hub};
 use crate::output::{Output, Table, quantity};
+use crate::up::progress::{Line, ticking};
+
+/// How long a command waits for the hub to let go of a site.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Show the sites tied to this hub, approve one that waits, or remove one
 #[derive(clap::Args)]
@@ -24,6 +30,12 @@ pub struct Args {
 
 #[derive(Subcommand)]
 enum Action {
+    /// Show the sites, as `tombolo sites` alone does
+    #[command(after_help = "Example:\n  tombolo sites list -o wide")]
+    List {
+        #[command(flatten)]
+        output: Output,
+    },
     /// Let a site in whose certificate request waits for a person
     #[command(after_help = "Example:\n  tombolo sites approve harbour")]
     Approve {
@@ -51,6 +63,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
     let client = target.connect().await?.client;
     match args.action {
         None => list(client, args.output).await,
+        Some(Action::List { output }) => list(client, output).await,
         Some(Action::Approve { name }) => approve(client, &name).await,
         Some(Action::Revoke { name }) => revoke(client, &name).await,
         Some(Action::Remove { name, keep }) => remove(client, &name, keep).await,
@@ -59,7 +72,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
 
 async fn list(client: kube::Client, output: Output) -> Result<()> {
     let sites: Api<Site> = Api::all(client);
-    let sites = sites.list(&ListParams::default()).await.context("cannot list sites: is this a hub?")?.items;
+    let sites = sites.list(&ListParams::default()).await.map_err(only_at_a_hub)?.items;
     output.objects(&table(&sites), &sites, |site| {
         format!("site.tombolo.dev/{}", site.metadata.name.as_deref().unwrap_or(""))
     })
@@ -139,8 +152,25 @@ async fn remove(client: kube::Client, name: &str, keep: bool) -> Result<()> {
             .map_err(|error| missing_site(error, name))?;
     }
     sites.delete(name, &DeleteParams::default()).await.map_err(|error| missing_site(error, name))?;
-    println!(
-        "site {name} removed; its replicas are placed elsewhere, and it cleans up by itself if it is ever heard again"
-    );
+    let line = Line::new(format!("removing site {name}"));
+    let left = match ticking(&line, gone(&sites, name)).await? {
+        true => "removed",
+        false => "is being removed",
+    };
+    let keeps =
+        if keep { "what runs there stays" } else { "it cleans up by itself if it is ever heard again" };
+    println!("site {name} {left}; its replicas are placed elsewhere, and {keeps}");
     Ok(())
+}
+
+/// Waits a moment until the hub has let go of a site.
+async fn gone(sites: &Api<Site>, name: &str) -> Result<bool> {
+    let deadline = Instant::now() + PATIENCE;
+    while sites.get_opt(name).await?.is_some() {
+        if Instant::now() > deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(true)
 }

@@ -14,10 +14,10 @@ use tombolo_fleet::tokens::NewToken;
 use crate::client::{Connected, Target};
 use crate::output::{Output, Table};
 
-/// Make, list and delete join tokens
+/// Make, list and remove join tokens
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token create --node --kubeconfig site/admin.kubeconfig\n  tombolo token list\n  tombolo token delete abcdef"
+    after_help = "Examples:\n  tombolo token create --ttl 1h --uses 1\n  tombolo token create --node --kubeconfig site/admin.kubeconfig\n  tombolo token list\n  tombolo token remove abcdef"
 )]
 pub struct Args {
     #[command(subcommand)]
@@ -35,10 +35,10 @@ enum Action {
         #[arg(long, conflicts_with_all = ["uses", "needs_approval"])]
         node: bool,
         /// How long it can be used: seconds, or with a unit (30s, 10m, 1h, 2d)
-        #[arg(long, default_value = "1h", value_parser = duration)]
+        #[arg(long, default_value = "1h", value_parser = duration, value_name = "TIME")]
         ttl: Duration,
         /// How many sites may join with it
-        #[arg(long)]
+        #[arg(long, value_name = "N")]
         uses: Option<u32>,
         /// Each site that joins with it waits for `tombolo sites approve`
         #[arg(long)]
@@ -53,8 +53,8 @@ enum Action {
         output: Output,
     },
     /// Make a token useless
-    #[command(visible_alias = "remove", after_help = "Example:\n  tombolo token delete abcdef")]
-    Delete {
+    #[command(visible_alias = "delete", after_help = "Example:\n  tombolo token remove abcdef")]
+    Remove {
         /// The part of the token before the dot
         id: String,
     },
@@ -107,13 +107,13 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
             output.one(&format!("{command}\n"), &printed, id)?;
         }
         Action::List { output } => list(&hub, output).await?,
-        Action::Delete { id } => {
+        Action::Remove { id } => {
             let id = id.split('.').next().unwrap_or_default();
             secrets(&hub)
                 .delete(&format!("bootstrap-token-{id}"), &DeleteParams::default())
                 .await
                 .with_context(|| format!("no token {id}; `tombolo token list` shows them"))?;
-            println!("token {id} deleted");
+            println!("token {id} removed");
         }
     }
     Ok(())

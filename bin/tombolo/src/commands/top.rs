@@ -1,11 +1,11 @@
 //! `tombolo top`: how full the sites are.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use kube::api::{Api, ListParams};
 use tombolo_api::quantity::amount;
 use tombolo_api::{Quantities, Site};
 
-use crate::client::Target;
+use crate::client::{Target, only_at_a_hub};
 use crate::output::{Output, Table, bytes, cores};
 
 /// Show how full each site is: what pods have asked for, of what there is
@@ -19,7 +19,7 @@ pub struct Args {
 pub async fn run(args: Args, target: &Target) -> Result<()> {
     let client = target.connect().await?.client;
     let sites = Api::<Site>::all(client).list(&ListParams::default()).await;
-    let sites = sites.context("cannot list sites: is this a hub?")?.items;
+    let sites = sites.map_err(only_at_a_hub)?.items;
     let header = [
         "SITE",
         "READY",
@@ -66,7 +66,9 @@ struct Use {
 impl Use {
     fn of(resource: &str, used: &Quantities, total: &Quantities) -> Self {
         let read = |from: &Quantities| from.get(resource).and_then(|text| amount(resource, text));
-        Self { used: read(used), total: read(total) }
+        // A site that tells what it has and nothing of its use has no pods.
+        let total = read(total);
+        Self { used: read(used).or(total.map(|_| 0)), total }
     }
 
     fn used(&self, write: impl Fn(i64) -> String) -> String {
@@ -82,5 +84,19 @@ impl Use {
             (Some(used), Some(total)) if total > 0 => format!("{}%", used * 100 / total),
             _ => "-".into(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_site_uses_nothing_and_a_silent_one_is_not_known() {
+        let has: Quantities = [("cpu".to_owned(), "2".to_owned())].into();
+        let none = Quantities::default();
+        let empty = Use::of("cpu", &none, &has);
+        assert_eq!((empty.used(cores), empty.percent()), ("0m".to_owned(), "0%".to_owned()));
+        assert_eq!(Use::of("cpu", &none, &none).used(cores), "-");
     }
 }

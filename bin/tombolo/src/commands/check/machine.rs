@@ -120,7 +120,7 @@ fn disk(dir: &Path) -> Finding {
         return wrong(
             "disk",
             found,
-            "free at least 1Gi, or use another --data-dir; `tombolo image rm` removes images",
+            "free at least 1Gi, or use another --data-dir; `tombolo image remove` frees some",
         );
     }
     ok("disk", found)

@@ -7,7 +7,7 @@ use kube::api::{Api, ListParams};
 use super::cluster::{SOON_DAYS, ahead, days_left, some};
 use super::{Area, Finding};
 use crate::client::Connected;
-use crate::commands::join::{TIE_LABEL, Tie, state_name, ties};
+use crate::commands::join::{TIE_LABEL, Tie, fault_of, state_name, ties};
 use crate::fault::words;
 
 pub const ANSWERS: &str = "API server";
@@ -121,7 +121,17 @@ async fn tied(cluster: &Connected) -> Vec<Finding> {
     let secrets = ties(&cluster.client);
     let Ok(list) = secrets.list(&ListParams::default().labels(TIE_LABEL)).await else { return Vec::new() };
     let mut findings = Vec::new();
-    for tie in list.items.iter().filter_map(Tie::from_secret) {
+    for (secret, tie) in list.items.iter().filter_map(|secret| Some((secret, Tie::from_secret(secret)?))) {
+        if let Some(why) = fault_of(secret) {
+            let found = format!("{}: {why}", tie.url);
+            findings.push(Finding::wrong(
+                Area::Site,
+                "tie to a hub",
+                found,
+                "mend that, then `tombolo join` again",
+            ));
+            continue;
+        }
         let state = secrets
             .get_opt(&state_name(&tie.url))
             .await

@@ -15,6 +15,13 @@ pub fn object(mut value: Value) -> Value {
                 *carried = outline(carried);
             }
         }
+        // What a kind that we do not know tells of itself may be anything.
+        let of_kubernetes = value.pointer("/spec/root/apiVersion").and_then(Value::as_str);
+        if !of_kubernetes.is_some_and(|version| !version.contains('.') || version.contains(".k8s.io/"))
+            && let Some(told) = value.pointer_mut("/status/object")
+        {
+            *told = GONE.into();
+        }
     }
     walk(&mut value);
     value
@@ -55,6 +62,12 @@ fn fields_of(fields: &mut Map<String, Value>) {
             }
             // Changes that a Placement makes to manifests may set variables in many ways.
             "merge" | "jsonPatch" => *value = GONE.into(),
+            // The last words of a container, which may be of its log.
+            "terminated" => {
+                if let Some(message) = value.get_mut("message") {
+                    *message = GONE.into();
+                }
+            }
             _ => walk(value),
         }
     }
@@ -150,6 +163,23 @@ mod tests {
         let clean = object(work);
         assert!(!clean.to_string().contains("hush"), "{clean}");
         assert_eq!(clean["spec"]["with"][0]["name"], "c");
+    }
+
+    #[test]
+    fn what_programs_and_unknown_kinds_say_of_themselves_is_left_out() {
+        let pod = json!({"kind": "Pod", "status": {"containerStatuses": [{"lastState": {"terminated":
+            {"exitCode": 1, "message": "cannot log in with hush"}}}]}});
+        let clean = object(pod);
+        assert!(!clean.to_string().contains("hush"), "{clean}");
+        assert_eq!(clean["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"], 1);
+        let work = |version: &str| {
+            object(json!({"kind": "Work", "spec": {"root": {"apiVersion": version, "kind": "X"}},
+                "status": {"object": {"replicas": 2, "url": "hush"}}}))
+        };
+        assert!(!work("shop.example.com/v1").to_string().contains("hush"));
+        for version in ["apps/v1", "v1", "networking.k8s.io/v1"] {
+            assert_eq!(work(version)["status"]["object"]["replicas"], 2, "{version}");
+        }
     }
 
     proptest! {
