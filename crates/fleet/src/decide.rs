@@ -103,6 +103,11 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
     })
 }
 
+/// The decision with every site's reason, made without regard to an earlier one.
+pub fn decision(index: &Index, key: &Key, root: &Value, placement: &Placement, now: i64) -> Decision {
+    ask(index, key, root, &placement.spec, nature(&key.api_version, &key.kind), false, now)
+}
+
 /// Replicas are in places that are not the most preferred ones; they go back when room returns.
 fn overflowed(decision: &Decision) -> bool {
     let ranks = |chosen: bool| {

@@ -54,7 +54,7 @@ mod tunnels;
 mod watches;
 
 pub use config::{Approval, FleetConfig};
-pub use explain::explain;
+pub use explain::{Explained, explain};
 pub use forward::{Forward, ReplicaTls, forward};
 pub use import::{forget, give_back, import, placement_of as import_placement};
 pub use lease::interval as heartbeat_interval;
