@@ -113,6 +113,13 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
         "jsonpath={.spec.template.spec.containers[0].args}",
     ])?;
     let args: Vec<String> = serde_json::from_str(&args)?;
+    // The pod has a folder of its own there; this machine's stays as it is.
+    let state = format!("--state-dir={}", dir.path().join("state").display());
+    let args: Vec<String> = args
+        .into_iter()
+        .map(|arg| if arg.starts_with("--state-dir=") { state.clone() } else { arg })
+        .collect();
+    ensure!(args.contains(&state), "the chart's agent keeps nothing: {args:?}");
     let account = kubectl.run(&["create", "token", "t-agent"])?;
     let config = dir.path().join("agent.kubeconfig");
     let text = std::fs::read_to_string(&member.kubeconfig)?

@@ -185,7 +185,7 @@ pub async fn show(
         }
     }
     if patch != json!({}) {
-        patch["lastHeard"] = json!(now);
+        patch["lastHeard"] = json!(silent_since.unwrap_or(&now));
         let api: Api<Site> = Api::all(config.client.clone());
         api.patch_status(&name, &PatchParams::default(), &Patch::Merge(json!({ "status": patch }))).await?;
     }
