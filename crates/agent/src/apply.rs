@@ -10,7 +10,7 @@ use kube::api::{
     Api, ApiResource, DeleteParams, DynamicObject, GetParams, GroupVersionKind, Patch, PatchParams,
     PostParams, Preconditions,
 };
-use kube::core::{PartialObjectMeta, Request, Status};
+use kube::core::{ObjectMeta, PartialObjectMeta, Request, Status};
 use kube::{Client, Error};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -83,6 +83,15 @@ pub enum Removed {
     LetGo,
 }
 
+/// What was last seen of an object of this hub.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sight {
+    pub owners: Owners,
+    pub version: Version,
+    /// What we set in it counts as written once, not yet as applied.
+    pub created: bool,
+}
+
 struct Applied {
     key: Key,
     object: DynamicObject,
@@ -100,13 +109,12 @@ impl Applier {
     }
 
     /// Applies everything in `spec`. The first refusal is the answer; what came before it stays.
-    /// `known`: whether an object of this hub is there already, as far as was seen.
     pub async fn apply(
         &self,
         owner: &Owner,
         spec: &WorkSpec,
         ledger: &Arc<Mutex<Ledger>>,
-        known: &(dyn Fn(&Key) -> bool + Sync),
+        sight: &(dyn Fn(&Key) -> Option<Sight> + Sync),
     ) -> Outcome {
         let refused = |refusal: Refusal| Outcome {
             refused: Some((refusal.reason(), refusal.to_string())),
@@ -116,7 +124,7 @@ impl Applier {
         let mut took =
             |applied: &Applied| made.push((applied.key.clone(), Version::of(&applied.object.metadata)));
         for done in
-            join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger, known)))
+            join_all(spec.with.iter().map(|object| self.apply_one(owner, spec, object, false, ledger, sight)))
                 .await
         {
             match done {
@@ -127,7 +135,7 @@ impl Applier {
                 Err(refusal) => return refused(refusal),
             }
         }
-        match self.apply_one(owner, spec, &spec.object, true, ledger, known).await {
+        match self.apply_one(owner, spec, &spec.object, true, ledger, sight).await {
             Ok(applied) => {
                 took(&applied);
                 drift.extend(applied.drift);
@@ -151,17 +159,23 @@ impl Applier {
         object: &Value,
         root: bool,
         ledger: &Arc<Mutex<Ledger>>,
-        known: &(dyn Fn(&Key) -> bool + Sync),
+        sight: &(dyn Fn(&Key) -> Option<Sight> + Sync),
     ) -> Result<Applied, Refusal> {
         let key = Key::of(object).ok_or_else(|| Refusal::Malformed("no apiVersion, kind or name".into()))?;
+        let sight = sight(&key);
         // What is new is created, which never touches what somebody else made of the same name meanwhile.
-        if !known(&key) && !built_in(&key) {
+        if sight.is_none() && !built_in(&key) {
             let mut body = object.clone();
             put(&mut body, "annotations", Owners::default().annotations(owner, |_| true));
             put(&mut body, "labels", self.labels());
             if let Some(applied) = self.create(&key, &body).await? {
                 return Ok(applied);
             }
+        }
+        // What is ours alone, and was applied before, need not be looked at again.
+        if let Some(sight) = sight.filter(|s| root && !s.created && s.owners.is_only(owner)) {
+            let force = spec.drift == Drift::Force || spec.adopt;
+            return self.patch_as(owner, &key, object, &sight.owners, force, ledger).await;
         }
         let found = self.metadata(&key).await?;
         let mut owners = Owners::of(found.as_ref().and_then(|f| f.metadata.annotations.as_ref()));
@@ -193,11 +207,23 @@ impl Applier {
         if let Some(found) = found {
             self.own_as_applied(&key, found).await?;
         }
+        self.patch_as(owner, &key, object, &owners, force, ledger).await
+    }
+
+    async fn patch_as(
+        &self,
+        owner: &Owner,
+        key: &Key,
+        object: &Value,
+        owners: &Owners,
+        force: bool,
+        ledger: &Arc<Mutex<Ledger>>,
+    ) -> Result<Applied, Refusal> {
         let mut patch = object.clone();
         let annotations = owners.annotations(owner, |other| ledger.lock().alive(other));
         put(&mut patch, "annotations", annotations);
         put(&mut patch, "labels", self.labels());
-        self.patch(&key, patch, force).await
+        self.patch(key, patch, force).await
     }
 
     fn labels(&self) -> serde_json::Map<String, Value> {
@@ -241,19 +267,32 @@ impl Applier {
         Err(Refusal::Unreachable(format!("{key} is changed by others as fast as it is taken over")))
     }
 
-    /// The patch that makes the fields we created applied ones, if there are such.
-    fn taking_over(&self, found: &PartialObjectMeta<DynamicObject>) -> Option<Value> {
-        let managers = found.metadata.managed_fields.as_ref()?;
+    /// Where among the managers the fields are that we created, unless we have applied since.
+    fn created(&self, metadata: &ObjectMeta) -> Option<usize> {
+        let managers = metadata.managed_fields.as_ref()?;
         let ours = |entry: &ManagedFieldsEntry, operation: &str| {
             entry.manager.as_deref() == Some(&self.manager)
                 && entry.operation.as_deref() == Some(operation)
                 && entry.subresource.as_deref().unwrap_or_default().is_empty()
         };
-        if managers.iter().any(|entry| ours(entry, "Apply")) {
-            return None;
+        let applied = managers.iter().any(|entry| ours(entry, "Apply"));
+        managers.iter().position(|entry| ours(entry, "Update")).filter(|_| !applied)
+    }
+
+    pub fn sight(&self, metadata: &ObjectMeta) -> Sight {
+        Sight {
+            owners: Owners::of(metadata.annotations.as_ref()),
+            version: Version::of(metadata),
+            // Where the managers were left out, it may have been: a patch would find our own first write in its way.
+            created: metadata.managed_fields.is_none() || self.created(metadata).is_some(),
         }
-        let mut managers = managers.clone();
-        managers.iter_mut().find(|entry| ours(entry, "Update"))?.operation = Some("Apply".into());
+    }
+
+    /// The patch that makes the fields we created applied ones, if there are such.
+    fn taking_over(&self, found: &PartialObjectMeta<DynamicObject>) -> Option<Value> {
+        let at = self.created(&found.metadata)?;
+        let mut managers = found.metadata.managed_fields.clone()?;
+        managers[at].operation = Some("Apply".into());
         let version = &found.metadata.resource_version;
         Some(json!({"metadata": {"managedFields": managers, "resourceVersion": version}}))
     }
@@ -313,14 +352,14 @@ impl Applier {
         }
     }
 
-    /// Does what a tombstone asks. `sight`: whose an object was when it was last seen, and at which revision.
+    /// Does what a tombstone asks.
     pub async fn remove(
         &self,
         owner: &Owner,
         spec: &WorkSpec,
         tombstone: &Tombstone,
         seen: i64,
-        sight: &(dyn Fn(&Key) -> Option<(Owners, String)> + Sync),
+        sight: &(dyn Fn(&Key) -> Option<Sight> + Sync),
     ) -> Result<Removed, Refusal> {
         let mut done = Removed::Gone;
         // The root goes first, so that nothing starts without what it needs.
@@ -346,13 +385,13 @@ impl Applier {
         key: &Key,
         tombstone: &Tombstone,
         seen: i64,
-        sight: Option<(Owners, String)>,
+        sight: Option<Sight>,
     ) -> Result<Option<Removed>, Refusal> {
-        let Some((owners, revision)) = sight else { return Ok(None) };
-        if tombstone.keep || owners.farewell(owner, tombstone, seen) != Farewell::Delete {
+        let Some(sight) = sight else { return Ok(None) };
+        if tombstone.keep || sight.owners.farewell(owner, tombstone, seen) != Farewell::Delete {
             return Ok(None);
         }
-        let as_seen = Preconditions { uid: None, resource_version: Some(revision) };
+        let as_seen = Preconditions { uid: None, resource_version: Some(sight.version.revision) };
         match self.delete_if(&self.acting, key, as_seen).await {
             Err(Refusal::Site(status)) if status.code == 409 => Ok(None),
             other => other.map(Some),
@@ -366,20 +405,38 @@ impl Applier {
         tombstone: &Tombstone,
         seen: i64,
     ) -> Result<Removed, Refusal> {
-        let Some(found) = self.metadata(key).await? else { return Ok(Removed::Gone) };
-        let owners = Owners::of(found.metadata.annotations.as_ref());
+        loop {
+            let Some(found) = self.metadata(key).await? else { return Ok(Removed::Gone) };
+            match self.remove_found(owner, key, tombstone, seen, found.metadata).await {
+                // Another Work that gives it up came first; it may have been the last but one.
+                Err(Refusal::Site(status)) if status.code == 409 => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// A conflict is an error: what was found is no longer so.
+    async fn remove_found(
+        &self,
+        owner: &Owner,
+        key: &Key,
+        tombstone: &Tombstone,
+        seen: i64,
+        found: ObjectMeta,
+    ) -> Result<Removed, Refusal> {
+        let owners = Owners::of(found.annotations.as_ref());
         let last = match owners.farewell(owner, tombstone, seen) {
             Farewell::Leave(why) => {
                 tracing::info!(object = %key, work = owner.work, why, "kept in spite of a tombstone");
                 return Ok(if owners.has(owner) { Removed::Gone } else { Removed::LetGo });
             }
             Farewell::Delete if !tombstone.keep => {
-                return self.delete(&self.acting, key, found.metadata.uid).await;
+                return self.delete(&self.acting, key, found.uid).await;
             }
             Farewell::Delete => true,
             Farewell::Release { last } => last,
         };
-        self.release(&self.acting, key, std::iter::once(owner), last).await?;
+        self.release(&self.acting, key, std::iter::once(owner), last, found.resource_version).await?;
         Ok(Removed::LetGo)
     }
 
@@ -408,16 +465,18 @@ impl Applier {
         }
     }
 
-    /// Takes names of owners off; `last`: nothing shows any more that a hub managed the object.
+    /// Takes names of owners off; `last`: nothing shows any more that a hub managed the object. With a `revision`, only from
+    /// the object as it was then.
     pub async fn release(
         &self,
         who: &Client,
         key: &Key,
         owners: impl Iterator<Item = &Owner>,
         last: bool,
+        revision: Option<String>,
     ) -> Result<(), Refusal> {
         let mut annotations: serde_json::Map<_, _> = owners.map(|owner| (owner.key(), Value::Null)).collect();
-        let mut metadata = json!({});
+        let mut metadata = revision.map_or(json!({}), |revision| json!({ "resourceVersion": revision }));
         if last {
             annotations.insert(names::ADOPTED_ANNOTATION.to_owned(), Value::Null);
             metadata["labels"] = json!({names::HUB_LABEL: null});

@@ -41,15 +41,28 @@ fn owner(work: &str) -> Owner {
     Owner { hub: HUB.into(), work: work.into(), uid: "1".into() }
 }
 
-async fn remove(there: &[Owner], seen: &[Owner], revision: &str) -> (Removed, Vec<String>) {
-    let (applier, asked) = site(there);
-    let spec: WorkSpec = serde_json::from_value(
+fn spec() -> WorkSpec {
+    serde_json::from_value(
         json!({"object": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "d"}}}),
     )
-    .expect("a Work");
+    .expect("a Work")
+}
+
+/// Of an object that we wrote with `operation`.
+fn metadata(owners: &[Owner], revision: &str, operation: &str) -> ObjectMeta {
+    let annotations: BTreeMap<String, String> = owners.iter().map(|o| (o.key(), o.value())).collect();
+    let manager = format!("{}-{}", names::SITE_MANAGER, names::hub_label(HUB));
+    let metadata = json!({"name": "a", "namespace": "d", "resourceVersion": revision, "annotations": annotations,
+        "managedFields": [{"manager": manager, "operation": operation}]});
+    serde_json::from_value(metadata).expect("metadata")
+}
+
+async fn remove(there: &[Owner], seen: &[Owner], revision: &str) -> (Removed, Vec<String>) {
+    let (applier, asked) = site(there);
+    let spec = spec();
     let tombstone = Tombstone { hub: HUB.into(), epoch: 1, ..Default::default() };
-    let annotations: BTreeMap<String, String> = seen.iter().map(|o| (o.key(), o.value())).collect();
-    let sight = |_: &Key| Some((Owners::of(Some(&annotations)), revision.to_owned()));
+    let seen = applier.sight(&metadata(seen, revision, "Apply"));
+    let sight = |_: &Key| Some(seen.clone());
     let removed = applier.remove(&owner("a"), &spec, &tombstone, 1, &sight).await.expect("no refusal");
     let asked = asked.lock().clone();
     (removed, asked)
@@ -67,4 +80,58 @@ async fn what_somebody_else_wants_by_now_stays() {
     let (removed, asked) = remove(&both, &[owner("a")], "1").await;
     assert_eq!(removed, Removed::Gone, "of this Work nothing is left to do");
     assert_eq!(asked, ["DELETE", "GET", "PATCH"], "refused, looked at, and only our name taken off");
+}
+
+/// What is asked of a site where the object is Work `there`'s, was seen as such, and has changed at the hub.
+async fn change(there: &[Owner], operation: &str) -> Vec<String> {
+    let (applier, asked) = site(there);
+    let seen = applier.sight(&metadata(there, "2", operation));
+    let outcome = applier.apply(&owner("a"), &spec(), &Arc::default(), &|_| Some(seen.clone())).await;
+    assert_eq!(outcome.refused, None);
+    let asked = asked.lock().clone();
+    asked
+}
+
+#[tokio::test]
+async fn what_is_ours_alone_is_changed_with_one_call_once_it_was_applied() {
+    assert_eq!(change(&[owner("a")], "Apply").await, ["PATCH"]);
+    assert_eq!(change(&[owner("a")], "Update").await, ["GET", "PATCH"], "it was only created");
+    let both = [owner("a"), owner("b")];
+    assert_eq!(change(&both, "Apply").await, ["GET", "PATCH"], "others may have come and gone");
+}
+
+/// A site where `b` gives the object up between our look and our patch.
+fn site_that_changes() -> (Applier, Arc<Mutex<Vec<String>>>) {
+    let asked: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = asked.clone();
+    let service = tower::service_fn(move |request: http::Request<Body>| {
+        let log = log.clone();
+        async move {
+            let method = request.method().to_string();
+            let body = request.into_body().collect_bytes().await.expect("a body");
+            let conflict =
+                method == "PATCH" && String::from_utf8_lossy(&body).contains(r#""resourceVersion":"2""#);
+            let changed = log.lock().iter().any(|earlier| earlier == "PATCH");
+            log.lock().push(method);
+            let owners = if changed { vec![owner("a")] } else { vec![owner("a"), owner("b")] };
+            let mut found = json!({"apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": metadata(&owners, if changed { "3" } else { "2" }, "Apply")});
+            if conflict {
+                found = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "Conflict", "message": "it changed", "code": 409});
+            }
+            let code = if conflict { 409 } else { 200 };
+            http::Response::builder().status(code).body(Body::from(found.to_string().into_bytes()))
+        }
+    });
+    let client = Client::new(service, "d");
+    (Applier::new(client.clone(), client, HUB), asked)
+}
+
+#[tokio::test]
+async fn of_two_that_give_up_an_object_at_once_the_later_one_deletes_it() {
+    let (applier, asked) = site_that_changes();
+    let tombstone = Tombstone { hub: HUB.into(), epoch: 1, ..Default::default() };
+    applier.remove(&owner("a"), &spec(), &tombstone, 1, &|_| None).await.expect("no refusal");
+    assert_eq!(asked.lock()[..4], ["GET", "PATCH", "GET", "DELETE"]);
 }

@@ -99,7 +99,7 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     }
     let as_it_should_be = shared.ledger.lock().is_applied(work) && shared.untouched(&owner, &spec);
     if !as_it_should_be {
-        let mut outcome = shared.applier.apply(&owner, &spec, &shared.ledger, &|key| shared.knows(key)).await;
+        let mut outcome = shared.applier.apply(&owner, &spec, &shared.ledger, &|key| shared.sight(key)).await;
         let failed = outcome.refused.is_some();
         if let Some((reason, message)) = &outcome.refused {
             tracing::warn!(work, reason, message, "not applied");

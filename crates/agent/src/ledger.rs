@@ -147,12 +147,13 @@ impl Ledger {
         let name = work.metadata.name.clone().unwrap_or_default();
         let uid = work.metadata.uid.clone().unwrap_or_default();
         let generation = work.metadata.generation.unwrap_or_default();
-        let known = work.status.as_ref().map_or_else(|| json!({}), |s| without_nulls(json!(s)));
+        let known = || work.status.as_ref().map_or_else(|| json!({}), |s| without_nulls(json!(s)));
         if let Some(entry) = self.works.get_mut(&name)
             && entry.uid == uid
         {
             if std::mem::take(&mut entry.recalled) {
-                (entry.acked, entry.sent) = (known.clone(), known);
+                entry.acked = known();
+                entry.sent = entry.acked.clone();
                 self.changed.insert(name.clone());
             }
             // Our own reports echo back here; only a newer intent is news.
@@ -163,6 +164,7 @@ impl Ledger {
             let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
             self.unname(&name, &old);
         } else {
+            let known = known();
             let entry = Entry {
                 uid,
                 generation,

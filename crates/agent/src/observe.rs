@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::{PodSummary, Site, WorkSpec, names};
 
-use crate::apply::{Applier, calm, gvk};
+use crate::apply::{Applier, Sight, calm, gvk};
 use crate::capacity::{Capacity, Node};
 use crate::keep::Keep;
 use crate::ledger::{Key, Ledger, Version, keys};
@@ -40,17 +40,11 @@ pub struct Shared {
     pub keep: Keep,
     pub closing: CancellationToken,
     /// Objects of this hub by key: what was last seen, to tell drift from our own doing.
-    seen: Mutex<HashMap<Key, Seen>>,
+    seen: Mutex<HashMap<Key, Sight>>,
     /// What our own applying made of them.
     made: Mutex<HashMap<Key, Version>>,
     watched: Mutex<HashMap<(String, String), bool>>,
     last_drift: Mutex<HashMap<String, Instant>>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-struct Seen {
-    version: Version,
-    owners: Owners,
 }
 
 impl Shared {
@@ -170,7 +164,7 @@ impl Shared {
 
     fn present(&self, id: &(String, String), (metadata, status): Observed) -> Option<Key> {
         let key = key_of(id, &metadata);
-        let now = Seen { version: Version::of(&metadata), owners: Owners::of(metadata.annotations.as_ref()) };
+        let now = self.applier.sight(&metadata);
         let before = self.seen.lock().insert(key.clone(), now.clone());
         if let Some(status) = status {
             let mut ledger = self.ledger.lock();
@@ -218,14 +212,9 @@ impl Shared {
         }
     }
 
-    /// Has this hub's object been seen at the site?
-    pub fn knows(&self, key: &Key) -> bool {
-        self.seen.lock().contains_key(key)
-    }
-
-    /// Whose it was when it was last seen, and at which revision.
-    pub fn sight(&self, key: &Key) -> Option<(Owners, String)> {
-        self.seen.lock().get(key).map(|seen| (seen.owners.clone(), seen.version.revision.clone()))
+    /// What was last seen of an object of this hub.
+    pub fn sight(&self, key: &Key) -> Option<Sight> {
+        self.seen.lock().get(key).cloned()
     }
 
     pub fn made(&self, made: Vec<(Key, Version)>) {
@@ -271,7 +260,7 @@ impl Shared {
     pub fn orphans(&self) -> Vec<String> {
         let ledger = self.ledger.lock();
         let orphan =
-            |seen: &Seen| seen.owners.iter().all(|o| ledger.get(&o.work).is_none_or(|e| e.uid != o.uid));
+            |seen: &Sight| seen.owners.iter().all(|o| ledger.get(&o.work).is_none_or(|e| e.uid != o.uid));
         let mut all: Vec<String> = self
             .seen
             .lock()

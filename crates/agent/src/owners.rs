@@ -101,6 +101,10 @@ impl Owners {
         self.works.contains(owner)
     }
 
+    pub fn is_only(&self, owner: &Owner) -> bool {
+        self.works.len() == 1 && self.has(owner)
+    }
+
     /// Do Works of `hub` want it, and nobody else's?
     pub fn only(&self, hub: &str) -> bool {
         !self.works.is_empty() && self.works.iter().all(|owner| owner.hub == hub)

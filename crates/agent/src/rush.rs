@@ -8,7 +8,7 @@ const MANY: usize = 8;
 const WITHIN: Duration = Duration::from_millis(500);
 
 /// News wait so long during a rush: the steps that follow each other are then told at once.
-pub const PATIENCE: Duration = Duration::from_secs(1);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub struct Rush(VecDeque<Instant>);
