@@ -15,10 +15,10 @@ use parking_lot::RwLock;
 use crate::topic::{Topics, Watch};
 use crate::{At, Event, Key, Page, Range, Record, StoreError};
 
-/// What the history may hold of superseded values before the oldest is forgotten, schedule or not:
-/// without it a burst of writes between two compactions would grow without bound.
+/// What the history may hold before the oldest is forgotten, schedule or not: without it a burst of writes between two
+/// compactions would grow without bound.
 pub(crate) const HISTORY_BYTES: usize = 32 << 20;
-/// What an event costs besides the superseded value that it keeps alive.
+/// What an event costs besides the values that it keeps alive.
 const EVENT_BYTES: usize = 256;
 
 /// A change that has been decided: a put, or a delete when `value` is `None`.
@@ -301,8 +301,10 @@ impl Version {
     }
 }
 
+/// The superseded value, and the new one once more: as watchers get it.
 fn cost(event: &Event) -> usize {
-    EVENT_BYTES + event.previous.as_ref().map_or(0, Bytes::len)
+    let length = |value: &Option<Bytes>| value.as_ref().map_or(0, Bytes::len);
+    EVENT_BYTES + length(&event.previous) + length(&event.value)
 }
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::{BoxIo, Class, Connection, TunnelError};
 
-/// Idle streams are closed soon: opening one costs no round trip.
-const KEEP_IDLE: Duration = Duration::from_secs(30);
+/// Idle streams are closed soon: opening one costs no round trip, and each that is open costs a hub 25 KB.
+const KEEP_IDLE: Duration = Duration::from_secs(2);
 
 /// A client for the API served at the other end of `connection`. Every request in flight has a stream of its own, so that
 /// a large answer never delays a small one.

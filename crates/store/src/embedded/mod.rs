@@ -35,7 +35,7 @@ use crate::{Deleted, Durability, Expect, Page, Range, Record, Store, StoreError,
 pub struct EmbeddedOptions {
     /// Volatile writes reach the disk at most this long after they were made.
     pub flush_interval: Duration,
-    /// The history of changes is cut when it holds more than this of superseded values.
+    /// The history of changes is cut when it holds more than this.
     pub history_bytes: usize,
 }
 
