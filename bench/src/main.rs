@@ -12,6 +12,8 @@ mod sites;
 mod wan;
 
 use clap::{Parser, Subcommand};
+// Many sites in one process should cost what they cost in the program: its allocator.
+use tombolo_memory as _;
 
 #[derive(Parser)]
 #[command(name = "bench", about = "Compare Tombolo with upstream Kubernetes, side by side in one run")]

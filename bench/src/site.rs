@@ -7,7 +7,8 @@ mod upstream_node;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use tokio::runtime::Runtime;
 use tombolo_wan::Namespace;
 
 use crate::procfs::{Family, written};
@@ -28,13 +29,22 @@ pub struct Args {
     /// Pods that run while memory and writes are measured
     #[arg(long, default_value_t = 10)]
     pods: usize,
-    /// How long the idle cluster's writes are watched; the store compacts every five minutes. 0 leaves it out
+    /// How long the cluster is left alone before memory and writes are measured: what the pods' start left behind is
+    /// written and forgotten by then
+    #[arg(long, default_value_t = 330)]
+    settle_seconds: u64,
+    /// How long the idle cluster's writes are watched; the store compacts every five minutes
     #[arg(long, default_value_t = 330)]
     idle_seconds: u64,
+    /// Which parts to run: `times` writes `site.md`, `rest` writes `site-rest.md`
+    #[arg(long, value_delimiter = ',', default_value = "times,rest")]
+    only: Vec<String>,
 }
 
 const DAY: f64 = 24.0 * 3600.0;
 const SIDES: [&str; 2] = ["upstream", "tombolo"];
+const PARTS: &str = "Upstream is kube-apiserver, etcd, controller manager and scheduler 1.36 with lifted client limits, kubelet \
+    and containerd; Tombolo is `tombolo site --node` with the embedded runtime.";
 
 pub fn run(args: &Args) -> Result<()> {
     // Everything from here on, programs included, is in a network of its own.
@@ -43,7 +53,19 @@ pub fn run(args: &Args) -> Result<()> {
     tombolo_wan::enter(space.name())?;
     cluster::make_network()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
-    let mut measured: [[Vec<f64>; 4]; 2] = Default::default();
+    for part in &args.only {
+        match part.as_str() {
+            "times" => times(args, &runtime)?,
+            "rest" => rest(args, &runtime)?,
+            other => bail!("there is no part {other}; write times, rest, or both"),
+        }
+    }
+    Ok(())
+}
+
+/// How long it takes until many pods are scheduled, and until they run.
+fn times(args: &Args, runtime: &Runtime) -> Result<()> {
+    let mut measured: [[Vec<f64>; 2]; 2] = Default::default();
     for round in 0..args.rounds {
         for (side, name) in SIDES.into_iter().enumerate() {
             println!("round {} of {}: {name}", round + 1, args.rounds);
@@ -56,43 +78,54 @@ pub fn run(args: &Args) -> Result<()> {
             let time = runtime.block_on(pods::until(&cluster, args.run, pods::is_running))?;
             measured[side][1].push(time.as_secs_f64());
             runtime.block_on(pods::remove_all(&cluster))?;
-            runtime.block_on(pods::until(&cluster, args.pods, pods::is_running))?;
-            std::thread::sleep(Duration::from_secs(10));
-            measured[side][2].push(cluster.family()?.pss_mb()?);
-            if args.idle_seconds > 0 && round == 0 {
-                println!("  watching idle writes for {} s", args.idle_seconds);
-                measured[side][3].push(idle_writes(&cluster.family()?, args.idle_seconds)?);
-            }
-            runtime.block_on(pods::remove_all(&cluster))?;
         }
     }
-    let rows: Vec<Row> = [
-        ("Deployments to all pods scheduled", "s", ">= 10x"),
-        ("Deployments to all running", "s", ">= 3x"),
+    let names =
+        [("Deployments to all pods scheduled", "s", ">= 10x"), ("Deployments to all running", "s", ">= 3x")];
+    let note = format!(
+        "{} Deployments scheduled onto a node object, and {} run by a real node. Medians of {} alternating rounds. {PARTS}",
+        args.schedule, args.run, args.rounds
+    );
+    write("site", &note, &rows(&names, &measured))
+}
+
+/// What a cluster with a few pods costs while nothing happens.
+fn rest(args: &Args, runtime: &Runtime) -> Result<()> {
+    let mut measured: [[Vec<f64>; 2]; 2] = Default::default();
+    for (side, name) in SIDES.into_iter().enumerate() {
+        println!("at rest for {} s and {} s: {name}", args.settle_seconds, args.idle_seconds);
+        let cluster = Cluster::start(name, Shape::RealNode)?;
+        runtime.block_on(pods::until(&cluster, args.pods, pods::is_running))?;
+        std::thread::sleep(Duration::from_secs(args.settle_seconds));
+        measured[side][0].push(cluster.family()?.pss_mb()?);
+        measured[side][1].push(idle_writes(&cluster.family()?, args.idle_seconds)?);
+        runtime.block_on(pods::remove_all(&cluster))?;
+    }
+    let names = [
         ("memory of everything (proportional set size), with pods", "MB", "<= 60 MB"),
         ("written to disk in a day, idle, with pods", "MB", "<= 20 MB"),
-    ]
-    .into_iter()
-    .enumerate()
-    .map(|(n, (what, unit, goal))| Row {
+    ];
+    let note = format!(
+        "{} pods at rest, {} s after they ran. {PARTS} Memory counts every process, shims and containers too. Writes are those \
+         to the block layer (`/proc/<pid>/io`) over the next {} s, times what a day has more.",
+        args.pods, args.settle_seconds, args.idle_seconds
+    );
+    write("site-rest", &note, &rows(&names, &measured))
+}
+
+fn rows(
+    names: &[(&'static str, &'static str, &'static str)],
+    measured: &[[Vec<f64>; 2]; 2],
+) -> Vec<Row> {
+    let row = |(n, (what, unit, goal)): (usize, &(&'static str, &'static str, &'static str))| Row {
         what,
         unit,
         upstream: measured[0][n].clone(),
         tombolo: measured[1][n].clone(),
         goal,
         more_is_better: false,
-    })
-    .filter(|row| !row.tombolo.is_empty())
-    .collect();
-    let note = format!(
-        "{} Deployments scheduled onto a node object, {} run by a real node, then {} pods at rest. Medians of {} alternating \
-         rounds. Upstream is kube-apiserver, etcd, controller manager and scheduler 1.36 with lifted client limits, kubelet \
-         and containerd; Tombolo is `tombolo site --node` with the embedded runtime. Memory counts every process, shims and \
-         containers too. Writes are those to the block layer (`/proc/<pid>/io`) over {} s in the first round, times what a \
-         day has more.",
-        args.schedule, args.run, args.pods, args.rounds, args.idle_seconds
-    );
-    write("site", &note, &rows)
+    };
+    names.iter().enumerate().map(row).collect()
 }
 
 /// What the processes write in a day at the rate of these seconds, in MB.
