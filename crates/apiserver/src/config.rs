@@ -9,6 +9,7 @@ use std::time::Duration;
 use tombolo_store::Store;
 
 use crate::pods::{NodeStreams, PodConnector};
+use crate::registry::resource::Resource;
 use crate::upgrade::UpgradeHandler;
 
 pub struct Config {
@@ -34,6 +35,9 @@ pub struct Config {
     /// Paths on which an authorized client may take over the connection.
     pub upgrades: HashMap<String, Arc<dyn UpgradeHandler>>,
     pub limits: Limits,
+    /// Groups and resources that programs write, in numbers. Who owns which of their fields is not kept until somebody
+    /// applies one: it would be a third of their bytes.
+    pub written_by_programs: &'static [(&'static str, &'static str)],
 }
 
 /// How much may be asked. What does not fit is answered with 429. Administrators are exempt.
@@ -80,7 +84,12 @@ impl Config {
                 per_second: 1000,
                 burst: 2000,
             },
+            written_by_programs: &[],
         }
+    }
+
+    pub(crate) fn is_written_by_programs(&self, resource: &Resource) -> bool {
+        self.written_by_programs.iter().any(|(group, plural)| resource.is(group, plural))
     }
 }
 

@@ -159,6 +159,12 @@ impl Call {
         let target = Target { verb, ..self.target.clone() };
         self.app.access.authorize(&self.app, &self.user, &target, &self.path).await
     }
+
+    /// A create that also says what only the status's own endpoint may.
+    pub async fn authorize_status(&self) -> Result<()> {
+        let target = Target { verb: "update", subresource: "status".into(), ..self.target.clone() };
+        self.app.access.authorize(&self.app, &self.user, &target, &self.path).await
+    }
 }
 
 /// A running API server. Cheap to clone; all clones are the same server.

@@ -2,6 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::Value;
+use tombolo_k8s::patch;
 use tombolo_store::Expect;
 
 use super::ownership;
@@ -25,6 +26,9 @@ const NAME_TRIES: usize = 8;
 pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
     let output = negotiate::negotiate(call.accept(), negotiate::ALL)?;
     let options = WriteOptions::parse(&call.query, call.user_agent(), "CreateOptions", false)?;
+    if options.with_status {
+        call.authorize_status().await?;
+    }
     let object = codec::read_object(call, resource, body, options.validation).await?;
     let written = create(call, resource, object, &options).await?;
     render::stored(output, resource, &call.query, written.code, &written.value, written.revision)
@@ -108,12 +112,17 @@ async fn prepare(
     options: &WriteOptions,
     owned: bool,
 ) -> Result<()> {
+    let status = object.get("status").filter(|_| options.with_status).cloned();
     set_system_metadata(resource, object);
     resource.schema.default(object);
     kinds::prepare_create(call, resource, object).await?;
+    if let Some(status) = status {
+        let merged = patch::merge(&object["status"], &status).map_err(super::patch::failure)?;
+        object["status"] = merged;
+    }
     admission::admit(call, resource, Operation::Create, object, None, options.dry_run).await?;
     if !owned {
-        ownership::track_create(resource, object, options);
+        ownership::track_create(call, resource, object, options);
     }
     let errors = resource.schema.validate(resource, object, None);
     if !errors.is_empty() {

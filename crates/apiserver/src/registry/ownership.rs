@@ -12,20 +12,29 @@ use super::write::{self, FieldValidation, WriteOptions, metadata};
 use crate::http::status::{Failure, Result};
 use crate::server::Call;
 
-pub fn track_create(resource: &Resource, object: &mut Value, options: &WriteOptions) {
+pub fn track_create(call: &Call, resource: &Resource, object: &mut Value, options: &WriteOptions) {
     // Whatever a client claims about owners of an object that does not exist yet is void.
     metadata(object).remove("managedFields");
-    track(resource, None, object, Part::Main, options);
+    if !call.app.config.is_written_by_programs(resource) {
+        track(resource, None, object, Part::Main, options);
+    }
 }
 
 pub fn track_update(
+    call: &Call,
     resource: &Resource,
     old: &Value,
     new: &mut Value,
     part: Part<'_>,
     options: &WriteOptions,
 ) {
-    track(resource, Some(old), new, part, options);
+    // Once somebody has applied an object, its owners are kept whatever its kind.
+    let owned = old.pointer("/metadata/managedFields").is_some();
+    if owned || !call.app.config.is_written_by_programs(resource) {
+        track(resource, Some(old), new, part, options);
+    } else {
+        metadata(new).remove("managedFields");
+    }
 }
 
 fn track(resource: &Resource, old: Option<&Value>, new: &mut Value, part: Part<'_>, options: &WriteOptions) {

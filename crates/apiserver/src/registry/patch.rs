@@ -74,7 +74,10 @@ async fn change(
     let mut warnings = Vec::new();
     let row = resource.clone();
     let result = update::change(call, resource, part, options, |current| {
-        let patched = patched(current, patch, kind, &row.schema)?;
+        // The rest of the object is put back afterwards; a patch that does not look at it needs no copy of it.
+        let seen = (part == Part::Status && row.has_status() && is_about_status(patch, kind))
+            .then(|| status_and_metadata(current));
+        let patched = patched(seen.as_ref().unwrap_or(current), patch, kind, &row.schema)?;
         let (object, notes) = conformed(&row, patched)?;
         if !notes.is_empty() && options.validation == FieldValidation::Strict {
             let shown = patch.to_string();
@@ -89,6 +92,17 @@ async fn change(
         call.warnings.extend(warnings);
     }
     Ok(result)
+}
+
+fn is_about_status(patch: &Value, kind: PatchType) -> bool {
+    let own = |part: &String| matches!(part.as_str(), "apiVersion" | "kind" | "metadata" | "status");
+    kind != PatchType::Json && patch.as_object().is_some_and(|patch| patch.keys().all(own))
+}
+
+fn status_and_metadata(object: &Value) -> Value {
+    let parts = ["apiVersion", "kind", "metadata", "status"];
+    let parts = parts.into_iter().filter_map(|part| Some((part.to_owned(), object.get(part)?.clone())));
+    Value::Object(parts.collect())
 }
 
 /// Applies one of the three classic patches.

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use http::{Response, StatusCode};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tombolo_k8s::field::FieldError;
 use tombolo_store::Expect;
 
@@ -141,7 +141,7 @@ async fn change_admitted(
             metadata(&mut new).insert("generation".into(), (generation + 1).into());
         }
         if !owned {
-            ownership::track_update(resource, &old, &mut new, part, options);
+            ownership::track_update(call, resource, &old, &mut new, part, options);
         }
         let errors = resource.schema.validate(resource, &new, Some((&old, part)));
         if !errors.is_empty() {
@@ -272,19 +272,14 @@ fn keep_status(resource: &Shared, new: &mut Value, old: &Value) {
 }
 
 fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
-    let status = new.get("status").cloned();
-    let proposed = new.get("metadata").cloned();
-    *new = old.clone();
-    let map = new.as_object_mut().expect("decoded objects are JSON objects");
-    match status {
-        Some(status) => {
-            map.insert("status".into(), status);
-        }
-        None => {
-            map.remove("status");
-        }
-    }
-    let Some(Value::Object(proposed)) = proposed else { return };
+    let mut take = |part: &str| new.as_object_mut().and_then(|map| map.remove(part));
+    let (status, proposed) = (take("status"), take("metadata"));
+    let kept = old.as_object().expect("decoded objects are JSON objects").iter();
+    let mut map: Map<String, Value> =
+        kept.filter(|(part, _)| *part != "status").map(|(part, value)| (part.clone(), value.clone())).collect();
+    map.extend(status.map(|status| ("status".to_owned(), status)));
+    *new = Value::Object(map);
+    let Some(Value::Object(mut proposed)) = proposed else { return };
     let keep: &[&str] = if resource.schema.is_custom() {
         &["managedFields"]
     } else if matches!(resource.group.as_str(), "apps" | "batch") {
@@ -294,14 +289,10 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     };
     let metadata = metadata(new);
     for key in keep {
-        match proposed.get(*key) {
-            Some(value) => {
-                metadata.insert((*key).into(), value.clone());
-            }
-            None => {
-                metadata.remove(*key);
-            }
-        }
+        match proposed.remove(*key) {
+            Some(value) => metadata.insert((*key).into(), value),
+            None => metadata.remove(*key),
+        };
     }
 }
 

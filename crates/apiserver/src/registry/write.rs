@@ -28,6 +28,9 @@ pub struct WriteOptions {
     pub manager: String,
     pub validation: FieldValidation,
     pub force: Option<bool>,
+    /// A new object keeps the status that came with it (`withStatus=true`, an option of ours): one write instead of two for
+    /// who may write both.
+    pub with_status: bool,
 }
 
 impl WriteOptions {
@@ -70,12 +73,14 @@ impl WriteOptions {
             let name = user_agent.split('/').next().unwrap_or_default();
             name.chars().filter(|c| !c.is_control()).take(128).collect()
         });
-        Ok(Self { dry_run, manager, validation, force })
+        let with_status = kind == "CreateOptions" && query.flag("withStatus");
+        Ok(Self { dry_run, manager, validation, force, with_status })
     }
 
     /// Options of a write that the server makes on a client's behalf (a binding, a scale).
     pub fn internal(manager: &str, dry_run: bool) -> Self {
-        Self { dry_run, manager: manager.into(), validation: FieldValidation::Ignore, force: None }
+        let validation = FieldValidation::Ignore;
+        Self { dry_run, manager: manager.into(), validation, force: None, with_status: false }
     }
 }
 

@@ -12,5 +12,6 @@ mod limits;
 mod lists;
 mod operations;
 mod pods;
+mod programs;
 mod services;
 mod watches;
