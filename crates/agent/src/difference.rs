@@ -75,6 +75,14 @@ pub fn widen(target: &mut Value, patch: &Value) {
     }
 }
 
+/// Is there anything that [`without_nulls`] takes out?
+pub fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.values().any(|v| v.is_null() || has_nulls(v)),
+        _ => false,
+    }
+}
+
 /// `value` without what a merge patch cannot carry: null as the value of a key.
 pub fn without_nulls(value: Value) -> Value {
     match value {

@@ -8,7 +8,7 @@ use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta, Request};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use tombolo_agent::difference::{merge_patch, without_nulls};
+use tombolo_agent::difference::{has_nulls, merge_patch};
 use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
@@ -16,7 +16,7 @@ use crate::kept::Kept;
 use crate::object::{Key, text};
 use crate::plan::{self, Action, parts_annotation};
 use crate::status;
-use crate::watches::{Known, forget_managers};
+use crate::watches::Known;
 
 const AS_METADATA: http::HeaderValue =
     http::HeaderValue::from_static("application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
@@ -30,9 +30,11 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             let api = works(client, &site);
             let mut work = Work::new(&name, *spec);
             work.metadata.annotations = parts_annotation(&parts).map(|a| [a].into());
-            match api.create(&PostParams::default(), &work).await {
-                Ok(mut work) => {
-                    forget_managers(&mut work);
+            let body = serde_json::to_vec(&work).map_err(Error::SerdeError)?;
+            let request = Request::new(api.resource_url()).create(&PostParams::default(), body);
+            match as_metadata::<Work>(client, request).await {
+                Ok(answer) => {
+                    work.metadata = answer.metadata;
                     known.index.lock().put_work(work);
                 }
                 Err(Error::Api(status)) if status.code == 409 => {}
@@ -54,21 +56,22 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::UpdateWork { site, name, spec, parts } => {
             let Some(old) = known.index.lock().work(&site, &name) else { return Ok(()) };
             let api = works(client, &site);
-            let written = match difference(&old, &spec, &parts) {
+            let request = Request::new(api.resource_url());
+            let request = match difference(&old, &spec, &parts) {
                 // A patch cannot collide with what the site reports meanwhile.
-                Some(patch) => api.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)).await,
+                Some(patch) => request.patch(&name, &PatchParams::default(), &Patch::Merge(&patch)),
                 None => {
                     let mut work = api.get(&name).await?;
-                    work.spec = *spec;
+                    work.spec = *spec.clone();
                     work.metadata.annotations.get_or_insert_default().extend(parts_annotation(&parts));
                     work.metadata.managed_fields = None;
-                    api.replace(&name, &PostParams::default(), &work).await
+                    let body = serde_json::to_vec(&work).map_err(Error::SerdeError)?;
+                    request.replace(&name, &PostParams::default(), body)
                 }
             };
-            match written {
-                Ok(mut work) => {
-                    forget_managers(&mut work);
-                    known.index.lock().refresh_work(work);
+            match as_metadata::<Work>(client, request).await {
+                Ok(answer) => {
+                    known.index.lock().work_written(&site, answer.metadata, Some(*spec));
                 }
                 Err(Error::Api(status)) if status.code == 409 => {
                     known.index.lock().mark(&Key::of_root(&old.root));
@@ -87,8 +90,8 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         }
         Action::NoteLeft { site, name, left } => {
             let patch = Patch::Merge(json!({"metadata": {"annotations": {names::LEFT_ANNOTATION: left}}}));
-            match works(client, &site).patch(&name, &PatchParams::default(), &patch).await {
-                Ok(work) => known.index.lock().refresh_work(work),
+            match works(client, &site).patch_metadata(&name, &PatchParams::default(), &patch).await {
+                Ok(answer) => known.index.lock().work_written(&site, answer.metadata, None),
                 Err(Error::Api(status)) if status.code == 404 => {}
                 Err(error) => return Err(error),
             }
@@ -133,10 +136,20 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
     Ok(())
 }
 
+/// Sends a write of which only the metadata of what came of it is read.
+async fn as_metadata<K>(
+    client: &Client,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<PartialObjectMeta<K>, Error> {
+    let mut request = request.map_err(Error::BuildRequest)?;
+    request.headers_mut().insert(http::header::ACCEPT, AS_METADATA);
+    client.request(request).await
+}
+
 /// The merge patch to a new spec; `None` where one cannot say it, because a value in it is null.
 fn difference(old: &Kept, spec: &WorkSpec, parts: &[(String, i64)]) -> Option<Value> {
     let wanted = json!(spec);
-    if without_nulls(wanted.clone()) != wanted {
+    if has_nulls(&wanted) {
         return None;
     }
     // A Work of an earlier uid is not the one that was planned for.
@@ -181,18 +194,20 @@ async fn bind(client: &Client, key: &Key, site: &str) -> Result<(), Error> {
     ignore_gone(bound.map(drop))
 }
 
-async fn create_pod(client: &Client, pod: Value, status: Value) -> Result<(), Error> {
+async fn create_pod(client: &Client, mut pod: Value, status: Value) -> Result<(), Error> {
     let key = Key::of(&pod).unwrap_or_else(|| Key::new("v1", "Pod", "", ""));
-    let mut request = Request::new(objects(client, &key).resource_url())
-        .create(&PostParams::default(), pod.to_string().into_bytes())
-        .map_err(Error::BuildRequest)?;
-    request.headers_mut().insert(http::header::ACCEPT, AS_METADATA);
+    pod["status"] = status;
+    let request = http::Request::post(format!("{}?withStatus=true", objects(client, &key).resource_url()))
+        .header(http::header::ACCEPT, AS_METADATA)
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(pod.to_string().into_bytes())
+        .map_err(Error::HttpError)?;
     match client.request::<PartialObjectMeta<Pod>>(request).await {
-        Ok(_) => {}
-        Err(Error::Api(answer)) if answer.code == 409 => {}
-        Err(error) => return Err(error),
+        Err(Error::Api(answer)) if answer.code == 409 => {
+            ignore_gone(patch_status(client, &key, &json!({ "status": pod["status"] })).await)
+        }
+        other => other.map(drop),
     }
-    ignore_gone(patch_status(client, &key, &json!({ "status": status })).await)
 }
 
 /// The watch shows what came of it; the answer is not read.

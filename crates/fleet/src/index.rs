@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use kube::ResourceExt;
+use kube::core::ObjectMeta;
 use serde_json::Value;
-use tombolo_api::{HubRef, Placement, Site, SiteGroup, Work, names};
+use tombolo_api::{HubRef, Placement, Site, SiteGroup, Work, WorkSpec, names};
 use tombolo_placement::Resources;
 
 use crate::clock::Moment;
@@ -158,12 +159,16 @@ impl Index {
         self.wanted.insert(key);
     }
 
-    /// An answer to a write. The watch may have shown the Work's deletion meanwhile: then it stays gone.
-    pub fn refresh_work(&mut self, work: Work) {
-        let root = Key::of_root(&work.spec.root);
-        if self.works_of(&root).any(|(_, w)| Some(&w.uid) == work.metadata.uid.as_ref()) {
-            self.put_work(work);
-        }
+    /// An answer to a write of a Work's spec, of which the metadata came back. The watch may have shown the Work's deletion
+    /// meanwhile: then it stays gone.
+    pub fn work_written(&mut self, site: &str, metadata: ObjectMeta, spec: Option<WorkSpec>) {
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let Some(old) = self.work(site, name).filter(|w| Some(&w.uid) == metadata.uid.as_ref()) else {
+            return;
+        };
+        let id = (site.to_owned(), name.to_owned());
+        let kept = old.written(metadata, spec);
+        self.keep_work(id, Some(&old), kept);
     }
 
     pub fn drop_object(&mut self, key: &Key) {
@@ -207,15 +212,21 @@ impl Index {
     }
 
     pub fn put_work(&mut self, work: Work) {
-        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned)
-        else {
+        let id = work_id(&work);
+        if id.0.is_empty() {
             return;
-        };
-        let root = Key::of_root(&work.spec.root);
-        let id = (site, work.name_any());
-        let old = self.works.get(&root).and_then(|works| works.get(&id)).cloned();
-        let kept = Kept::new(work, old.as_deref());
-        if let Some(old) = &old {
+        }
+        let old = self.work(&id.0, &id.1);
+        let news = |old: &Arc<Kept>| !old.is_from(&work.metadata);
+        if old.as_ref().is_none_or(news) {
+            let kept = Kept::new(work, old.as_deref());
+            self.keep_work(id, old.as_ref(), kept);
+        }
+    }
+
+    fn keep_work(&mut self, id: WorkId, old: Option<&Arc<Kept>>, kept: Kept) {
+        let root = Key::of_root(&kept.root);
+        if let Some(old) = old {
             if old.version > kept.version || (old.version == kept.version && old.is_as(&kept)) {
                 return;
             }
@@ -248,19 +259,13 @@ impl Index {
         }
     }
 
-    pub fn drop_work(&mut self, work: &Work) {
-        let Some(site) = work.namespace().as_deref().and_then(names::site_of_namespace).map(str::to_owned)
-        else {
-            return;
-        };
-        let root = Key::of_root(&work.spec.root);
-        let id = (site, work.name_any());
-        self.root_of.remove(&id);
+    pub fn drop_work(&mut self, id: &WorkId) {
+        let Some(root) = self.root_of.remove(id) else { return };
         if let Some(rooms) = self.rooms.get_mut(&id.0) {
             rooms.forget(&root);
         }
         if let Some(works) = self.works.get_mut(&root) {
-            if works.remove(&id).is_some()
+            if works.remove(id).is_some()
                 && let Some(count) = self.at_site.get_mut(&id.0)
             {
                 *count = count.saturating_sub(1);
@@ -476,6 +481,12 @@ impl Index {
     pub fn counted(&self, site: &str, root: &Key, now: i64) -> i64 {
         self.rooms.get(site).map_or(0, |rooms| rooms.counted(root, now))
     }
+}
+
+/// The site is empty where a Work is in no site's namespace.
+pub fn work_id(work: &Work) -> WorkId {
+    let namespace = work.namespace().unwrap_or_default();
+    (names::site_of_namespace(&namespace).unwrap_or_default().to_owned(), work.name_any())
 }
 
 /// Whether two states of an object differ only in what is said of it.

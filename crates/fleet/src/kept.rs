@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use kube::core::ObjectMeta;
 use serde_json::Value;
 use tombolo_api::{Condition, LeaseTerms, ObjectRef, Tombstone, Work, WorkSpec, WorkStatus, names};
 
@@ -52,6 +53,32 @@ impl Kept {
             object: status.object.take().map(|object| object.to_string().into()),
             status,
         }
+    }
+
+    /// The same with another spec, of which the hub's API gave back only the metadata; `None` leaves the spec as it is.
+    pub fn written(&self, metadata: ObjectMeta, spec: Option<WorkSpec>) -> Self {
+        let spec = spec.unwrap_or_else(|| self.spec());
+        Self {
+            name: self.name.clone(),
+            uid: self.uid.clone(),
+            generation: metadata.generation.unwrap_or_default(),
+            version: number(metadata.resource_version.as_deref()),
+            annotations: metadata.annotations.unwrap_or_default(),
+            spec: written(&spec),
+            root: spec.root,
+            replicas: spec.replicas,
+            tombstone: spec.tombstone,
+            lease: spec.lease,
+            epoch: spec.hub.epoch,
+            status: self.status.clone(),
+            object: self.object.clone(),
+        }
+    }
+
+    /// Is this what a Work with such metadata was kept as?
+    pub fn is_from(&self, metadata: &ObjectMeta) -> bool {
+        let version = number(metadata.resource_version.as_deref());
+        version > 0 && self.version >= version && Some(&self.uid) == metadata.uid.as_ref()
     }
 
     pub fn spec(&self) -> WorkSpec {

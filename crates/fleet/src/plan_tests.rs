@@ -75,8 +75,15 @@ fn all_run(index: &mut Index) {
         status.object = Some(json!({"replicas": replicas, "readyReplicas": replicas}));
         status.pods = (0..replicas).map(|n| (format!("web-{n}"), pod.clone())).collect();
         work.status = Some(status);
-        index.put_work(work);
+        index.put_work(written(work));
     }
+}
+
+/// As the API would give it back: every write has a version of its own.
+fn written(mut work: Work) -> Work {
+    let version = work.metadata.resource_version.as_deref().and_then(|v| v.parse::<u64>().ok());
+    work.metadata.resource_version = Some((version.unwrap_or(0) + 1).to_string());
+    work
 }
 
 /// Does to the index what the API would do; reports are as if every replica ran.
@@ -92,12 +99,8 @@ fn carry_out(index: &mut Index, actions: &[Action]) {
                 work.metadata.uid = Some("w".into());
                 work.metadata.generation =
                     Some(old.as_ref().map_or(1, |w| w.metadata.generation.unwrap_or(0) + 1));
-                let version = old
-                    .and_then(|w| w.metadata.resource_version.clone())
-                    .and_then(|v| v.parse::<u64>().ok())
-                    .unwrap_or(0);
-                work.metadata.resource_version = Some((version + 1).to_string());
-                index.put_work(work);
+                work.metadata.resource_version = old.and_then(|w| w.metadata.resource_version);
+                index.put_work(written(work));
             }
             Action::NoteLeft { site, name, left } => {
                 let mut work = the_work(index, site, name).expect("a Work to note it on");
@@ -106,11 +109,11 @@ fn carry_out(index: &mut Index, actions: &[Action]) {
                     Some(left) => drop(notes.insert(names::LEFT_ANNOTATION.into(), left.clone())),
                     None => drop(notes.remove(names::LEFT_ANNOTATION)),
                 }
-                index.put_work(work);
+                index.put_work(written(work));
             }
             Action::DeleteWork { site, name, .. } => {
                 if let Some(work) = the_work(index, site, name) {
-                    index.drop_work(&work);
+                    index.drop_work(&crate::index::work_id(&work));
                 }
             }
             _ => {}

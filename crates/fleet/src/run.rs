@@ -19,7 +19,7 @@ use tombolo_api::{Placement, Site, SiteGroup, Work, names};
 use crate::act::{act, delete_at_site};
 use crate::config::FleetConfig;
 use crate::identity::{self, Identity};
-use crate::index::Index;
+use crate::index::{Index, work_id};
 use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
 use crate::restored::{self, Quiet};
@@ -140,38 +140,38 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken, quiet: Option<Q
             "Site",
             plain(),
             |i, s| i.put_site(s, clock::now()),
-            |i, s| i.drop_site(&s.name_any()),
-            |s| s.status = None,
+            Site::name_any,
+            |i, name| i.drop_site(name),
         ),
     );
     let groups = Api::<SiteGroup>::all(client.clone());
     spawn(
         &term,
-        follow().follow(
-            groups,
-            "SiteGroup",
-            plain(),
-            Index::put_group,
-            |i, g| i.drop_group(&g.name_any()),
-            |_| {},
-        ),
+        follow().follow(groups, "SiteGroup", plain(), Index::put_group, SiteGroup::name_any, |i, name| {
+            i.drop_group(name)
+        }),
     );
     let placements = Api::<Placement>::all(client.clone());
-    let forget =
-        |i: &mut Index, p: &Placement| i.drop_placement(&p.namespace().unwrap_or_default(), &p.name_any());
-    spawn(&term, follow().follow(placements, "Placement", plain(), Index::put_placement, forget, |_| {}));
-    let works = Api::<Work>::all(client.clone());
-    let light = |w: &mut Work| {
-        (w.spec.object, w.spec.with, w.status) = (serde_json::Value::Null, Vec::new(), None);
-    };
     spawn(
         &term,
-        follow().follow(works, "Work", plain().page_size(200), Index::put_work, Index::drop_work, light),
+        follow().follow(
+            placements,
+            "Placement",
+            plain(),
+            Index::put_placement,
+            |p| (p.namespace().unwrap_or_default(), p.name_any()),
+            |i, (namespace, name)| i.drop_placement(namespace, name),
+        ),
+    );
+    let works = Api::<Work>::all(client.clone());
+    spawn(
+        &term,
+        follow().follow(works, "Work", plain().page_size(200), Index::put_work, work_id, Index::drop_work),
     );
     let leases = plain().fields(&format!("metadata.name={}", names::SITE_LEASE));
     spawn(
         &term,
-        follow().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_, _| {}, |_| {}),
+        follow().follow(Api::<Lease>::all(client.clone()), "Lease", leases, put_lease, |_| (), |_, ()| {}),
     );
     spawn(&term, known.clone().follow_mirrors(client.clone()));
     let ours = ["Site", "SiteGroup", "Placement", "Work", "Lease", "Mirror"]

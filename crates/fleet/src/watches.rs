@@ -1,6 +1,7 @@
 //! Watches at the hub's API that feed the index.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -59,55 +60,48 @@ impl Known {
         self.changed.notify_one();
     }
 
-    /// Follows one of our own kinds: `put` and `drop` change the index; what a new list lacks is dropped. `trim` takes out of
-    /// the copy that is kept for that what `drop` does not need.
-    pub async fn follow<K>(
+    /// Follows one of our own kinds: `put` and `drop` change the index, which knows an object by its `id`; what a new list
+    /// lacks is dropped.
+    pub async fn follow<K, Id>(
         self: Arc<Self>,
         api: Api<K>,
         kind: &'static str,
         config: watcher::Config,
         put: fn(&mut Index, K),
-        drop_: fn(&mut Index, &K),
-        trim: fn(&mut K),
+        id: fn(&K) -> Id,
+        drop: fn(&mut Index, &Id),
     ) where
         K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+        Id: Hash + Eq + Send,
     {
         let mut events = Box::pin(watch(api, config).default_backoff());
-        let mut held: HashMap<String, K> = HashMap::new();
-        let mut listed: HashSet<String> = HashSet::new();
-        let id = |object: &K| format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
-        let trimmed = |object: &K| {
-            let mut object = object.clone();
-            trim(&mut object);
-            object
-        };
+        let mut held: HashSet<Id> = HashSet::new();
+        let mut listed: HashSet<Id> = HashSet::new();
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(mut object)) => {
                     forget_managers(&mut object);
                     listed.insert(id(&object));
-                    held.insert(id(&object), trimmed(&object));
                     put(&mut self.index.lock(), object);
                 }
                 Ok(Event::InitDone) => {
-                    held.retain(|name, object| {
-                        let there = listed.contains(name);
-                        if !there {
-                            drop_(&mut self.index.lock(), object);
-                        }
-                        there
-                    });
+                    let listed = std::mem::take(&mut listed);
+                    for gone in held.difference(&listed) {
+                        drop(&mut self.index.lock(), gone);
+                    }
+                    held = listed;
                     self.synced((names::GROUP, kind));
                 }
                 Ok(Event::Apply(mut object)) => {
                     forget_managers(&mut object);
-                    held.insert(id(&object), trimmed(&object));
+                    held.insert(id(&object));
                     put(&mut self.index.lock(), object);
                 }
                 Ok(Event::Delete(object)) => {
-                    held.remove(&id(&object));
-                    drop_(&mut self.index.lock(), &object);
+                    let id = id(&object);
+                    held.remove(&id);
+                    drop(&mut self.index.lock(), &id);
                 }
                 Err(error) => tracing::debug!(kind, %error, "watch interrupted"),
             }

@@ -31,7 +31,7 @@ pub struct Args {
     #[command(flatten)]
     pub start: start::ServerArgs,
     /// Silence after which a site counts as lost, in seconds
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(5..))]
+    #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(5..))]
     lease_seconds: u64,
     /// How long a site's certificate is valid (30s, 10m, 12h, 30d); it is renewed after two thirds of that
     #[arg(long, default_value = "30d", value_name = "TIME", value_parser = super::token::duration)]
@@ -61,6 +61,12 @@ pub async fn run(mut args: Args) -> Result<()> {
     config.pods = Some(Arc::new(PodsAtSites { tunnels: tunnels.clone(), server: server_cell.clone() }));
     config.upgrades.insert(names::TUNNEL_PATH.to_owned(), Arc::new(TunnelUpgrade(tunnels.clone())));
     config.upgrades.insert(names::FORWARD_PATH.to_owned(), Arc::new(ForReplicas(tunnels.clone())));
+    config.written_by_programs = &[
+        ("", "pods"),
+        ("", "events"),
+        ("coordination.k8s.io", "leases"),
+        (names::GROUP, "works"),
+    ];
     let server = Server::start(config).await?;
     server_cell.set(server.clone()).map_err(|_| anyhow::anyhow!("the hub's server is set once"))?;
 
