@@ -197,9 +197,9 @@ async fn part(applier: &Applier, key: &Key, uid: Option<String>) -> Result<Remov
 }
 
 async fn let_go(applier: &Applier, key: &Key, owners: &Owners) -> Result<(), Refusal> {
-    match applier.release(&applier.own, key, owners.iter(), true).await {
+    match applier.release(&applier.own, key, owners.iter(), true, None).await {
         Err(Refusal::Site(status)) if status.code == 403 => {
-            applier.release(&applier.acting, key, owners.iter(), true).await
+            applier.release(&applier.acting, key, owners.iter(), true, None).await
         }
         other => other,
     }
