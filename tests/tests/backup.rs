@@ -118,7 +118,10 @@ fn root_backs_up_and_restores_a_hub_that_runs_as_somebody_else() -> Result<()> {
     done(&["backup", "--data-dir", &hub.at("hub"), &copy("running")])?;
     let mode = std::fs::metadata(copy("running"))?.permissions().mode() & 0o777;
     ensure!(mode == 0o700, "the copy has mode {mode:o}");
-    ensure!(!std::path::Path::new(&hub.at("hub/store.copy")).exists(), "a copy is left in the data folder");
+    wait_for("the copy in the data folder to go", Duration::from_secs(5), || {
+        ensure!(!std::path::Path::new(&hub.at("hub/store.copy")).exists(), "it is still there");
+        Ok(())
+    })?;
     hub.process = None;
     done(&["backup", "--data-dir", &hub.at("hub"), &copy("stopped")])?;
     hub.start()?.run(&["get", "configmap", "kept"])?;
