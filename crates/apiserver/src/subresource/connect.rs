@@ -37,6 +37,13 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
         ConnectError::Forbidden(text) => Failure::new(403, "Forbidden", text),
         ConnectError::Unreachable(text) => Failure::new(503, "ServiceUnavailable", text),
     })?;
+    let proxied = call.target.subresource == "proxy" && !call.headers.contains_key(header::UPGRADE);
+    let moved = links::with_slash(&call.method, &call.path, &call.target.rest).filter(|_| proxied);
+    if let Some(place) = moved {
+        let answer = Response::builder().status(StatusCode::MOVED_PERMANENTLY);
+        let answer = answer.header(header::LOCATION, place + &query(call));
+        return answer.body(Body::empty()).map_err(Failure::internal);
+    }
     forward(call, upstream, body).await
 }
 

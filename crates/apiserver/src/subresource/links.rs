@@ -1,7 +1,7 @@
 //! Pages of proxied pods and services: a link to `/x` there is one to `<proxy>/x` for who reads the page here.
 
-use http::header;
 use http::response::Parts;
+use http::{Method, header};
 
 /// Pages are read as a whole; larger ones stay as they are would be wrong, so they fail.
 pub const LARGEST: usize = 8 << 20;
@@ -36,6 +36,12 @@ pub fn are_in(answer: &Parts) -> bool {
 /// What stands before the path that was asked of the pod: `/api/v1/namespaces/…/proxy`.
 pub fn prefix(path: &str, rest: &str) -> String {
     path.strip_suffix(rest).unwrap_or(path).trim_end_matches('/').to_owned()
+}
+
+/// Where a page is read whose address lacks the slash that its relative links need. As upstream, only pages at the root.
+pub fn with_slash(method: &Method, path: &str, rest: &str) -> Option<String> {
+    let reads = matches!(*method, Method::GET | Method::HEAD);
+    (reads && rest.is_empty() && !path.ends_with('/')).then(|| format!("{path}/"))
 }
 
 /// Puts `prefix` before every absolute path in a link. All else stays as it is, byte for byte.
@@ -103,6 +109,15 @@ mod tests {
         ] {
             assert_eq!(rewritten(same), same);
         }
+    }
+
+    #[test]
+    fn who_reads_the_root_without_a_slash_is_sent_to_the_one_with_it() {
+        let root = "/api/v1/namespaces/n/pods/p/proxy";
+        assert_eq!(with_slash(&Method::HEAD, root, ""), Some(format!("{root}/")));
+        assert_eq!(with_slash(&Method::POST, root, ""), None, "a body is not sent twice");
+        assert_eq!(with_slash(&Method::GET, &format!("{root}/"), ""), None);
+        assert_eq!(with_slash(&Method::GET, &format!("{root}/a"), "a"), None);
     }
 
     #[test]
