@@ -20,9 +20,10 @@ pub fn make(folder: &Path) -> Result<Vec<PathBuf>> {
     let sources = fixtures::agnhost()?;
     let file = |name: &str| folder.join(format!("{name}.tar"));
 
-    // Debian's busybox is older than the tests' and its shell hides variables whose names have dashes; bash does not.
+    // Debian's busybox is older than the tests' and its shell hides variables whose names have dashes; bash does not, and is
+    // found first by those who ask for `sh`. `/bin/sh` complains in busybox's words.
     let mut busybox = Image::new(BUSYBOX).with("Cmd", json!(["sh"]));
-    busybox.program("/bin/bash")?.file("bin/sh", 0o755, &fs::read("/bin/bash")?)?;
+    busybox.program("/bin/bash")?.file("usr/bin/sh", 0o755, &fs::read("/bin/bash")?)?;
     busybox.add_busybox()?;
     busybox.save(&file("busybox"))?;
 
