@@ -196,6 +196,7 @@ fn the_units_run_under_systemd_and_containers_outlive_them() -> Result<()> {
     let machine = Booted::start()?;
     hub(&machine)?;
     site(&machine)?;
+    node(&machine)?;
     agent(&machine)
 }
 
@@ -247,6 +248,32 @@ fn site(machine: &Booted) -> Result<()> {
         ensure!(kubectl(pods)? == before && programs()? == running, "after `{line}`: {}", kubectl(pods)?);
     }
     Ok(())
+}
+
+/// A second machine of the site, as far as the network goes. The token is needed once.
+fn node(machine: &Booted) -> Result<()> {
+    machine.sh(
+        "ip netns add camera && ip link add camera0 type veth peer name eth0 netns camera \
+         && ip addr add 198.51.100.1/24 dev camera0 && ip link set camera0 up && ip -n camera link set lo up \
+         && ip -n camera addr add 198.51.100.2/24 dev eth0 && ip -n camera link set eth0 up \
+         && ip -n camera route add default via 198.51.100.1 \
+         && mkdir /etc/systemd/system/tombolo-node.service.d \
+         && printf '[Service]\\nNetworkNamespacePath=/run/netns/camera\\n' >/etc/systemd/system/tombolo-node.service.d/place.conf",
+    )?;
+    let line = machine.sh(&format!("tombolo {SITE} token create --node"))?;
+    let join = line.split_once("--join").context("a line for nodes")?.1;
+    machine.enable("node", &format!("TOMBOLO_NODE_ARGS=--name camera-7 --join{join}"))?;
+    let ready = format!("kubectl {SITE} wait --for=condition=Ready node/camera-7 --timeout=60s");
+    machine.sh(&ready).with_context(|| machine.journal("node"))?;
+    let first = machine.property("node", "MainPID")?;
+    machine.sh(
+        "echo 'TOMBOLO_NODE_ARGS=--name camera-7' >/etc/tombolo/node.env && systemctl restart tombolo-node",
+    )?;
+    ensure!(machine.property("node", "MainPID")? != first, "it was not restarted");
+    machine.sh(&ready).with_context(|| machine.journal("node"))?;
+    machine
+        .sh("systemctl stop tombolo-node && tombolo wipe --netns camera --data-dir /var/lib/tombolo/node")
+        .map(drop)
 }
 
 /// Ties the site's cluster to the hub, with a kubeconfig that only root may read, as a user that systemd makes up.
