@@ -200,6 +200,20 @@ fn live(cottage: &mut Cottage) -> Result<()> {
     println!("over TCP a changed address was noticed, and dialed anew, after {:?}", began.elapsed());
     cottage.ready()?;
     cottage.reach()?;
+    // UDP passes again: the site finds that out by itself, but not while somebody follows a log.
+    let mut logs =
+        Process::start("logs-tcp", hub.command(&["logs", "-f", "deploy/web"]), cottage.dir.path())?;
+    flows(&mut logs)?;
+    cottage.nat.pass_udp(true)?;
+    std::thread::sleep(Duration::from_secs(25));
+    flows(&mut logs)?;
+    ensure!(!cottage.ties().1, "a log was cut off");
+    logs.kill();
+    wait_for("a tie over QUIC", Duration::from_secs(150), || {
+        ensure!(cottage.ties().1, "still over TCP");
+        Ok(())
+    })?;
+    cottage.reach()?;
     ensure!(cottage.container()? == before, "something was restarted");
     Ok(())
 }

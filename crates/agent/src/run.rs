@@ -25,6 +25,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Milliseconds between two answered heartbeats after which works are compared anew. The hub moves what may run at most once
 /// no sooner than 15 seconds after its lease.
 const LONG_PAUSE: u64 = 10_000;
+/// Between looks whether QUIC passes, for a site that is tied over TCP.
+const FIRST_PROBE: Duration = Duration::from_secs(15);
+const LAST_PROBE: Duration = Duration::from_secs(600);
 /// A session that lasted this long was a good one: the next wait is short again.
 const GOOD: Duration = Duration::from_secs(30);
 
@@ -64,6 +67,8 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
     let mut running: Option<Running> = None;
     let mut position = Position::default();
     let mut knocks = 0;
+    // A tie that takes the place of a worse one.
+    let mut better: Option<Connection> = None;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let saved = state.clone();
@@ -95,12 +100,27 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
         let started = std::time::Instant::now();
         let door = doors(&config, &state);
         let door = &door[knocks % door.len()];
-        match dial(&config, &state, door).await {
+        let dialed = match better.take() {
+            Some(connection) => Ok(connection),
+            None => dial(&config, &state, door).await,
+        };
+        match dialed {
             Ok(connection) => {
                 tracing::info!(site = config.name, carrier = connection.carrier(), "tied to the hub");
-                let why =
-                    session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position).await;
+                let known = state.clone();
+                let why = tokio::select! {
+                    why = session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position) => why,
+                    found = improve(&config, &known, door, &connection) => {
+                        better = Some(found);
+                        "QUIC passes again".into()
+                    }
+                };
                 connection.close(&why);
+                position.leave();
+                if better.is_some() {
+                    tracing::info!(site = config.name, why, "leaving the tie over TCP");
+                    continue;
+                }
                 tracing::warn!(site = config.name, why, "the tie to the hub broke");
                 if revoked(&why) {
                     give_up_certificate(&config, &secret, &mut state, &why).await?;
@@ -273,6 +293,28 @@ fn doors(config: &AgentConfig, state: &State) -> Vec<String> {
 }
 
 async fn dial(config: &AgentConfig, state: &State, url: &str) -> Result<Connection, DialError> {
+    dialer(config, state, url)?.dial().await
+}
+
+/// Gives a tie over QUIC where UDP did not pass at first (a cut may end while TCP is tried): over TCP, a link that loses
+/// packets is slow. Not while somebody reads a log or has a shell open through the old one.
+async fn improve(config: &AgentConfig, state: &State, url: &str, present: &Connection) -> Connection {
+    let Ok(dialer) = dialer(config, state, url) else { return std::future::pending().await };
+    if present.carrier() == "quic" || dialer.quic_port.is_none() {
+        return std::future::pending().await;
+    }
+    let mut backoff = Backoff::new(FIRST_PROBE, LAST_PROBE);
+    loop {
+        tokio::time::sleep(backoff.next(random_fraction())).await;
+        if !present.in_use()
+            && let Some(found) = dialer.dial_better().await
+        {
+            return found;
+        }
+    }
+}
+
+fn dialer(config: &AgentConfig, state: &State, url: &str) -> Result<Dialer, DialError> {
     let broken = |error: String| DialError::Unreachable { address: url.to_owned(), reason: error };
     let uri: http::Uri = url.parse().map_err(|_| broken("no address".into()))?;
     // A replica speaks QUIC on the port of its API.
@@ -282,15 +324,14 @@ async fn dial(config: &AgentConfig, state: &State, url: &str) -> Result<Connecti
         state.ca.as_bytes(),
         Some((state.certificate.as_bytes(), state.key.as_bytes())),
     );
-    let dialer = Dialer {
+    Ok(Dialer {
         host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
         port: uri.port_u16().unwrap_or(443),
         quic_port: quic.filter(|p| *p > 0 && state.quic_port > 0),
         tls: Arc::new(tls.map_err(|e| broken(e.to_string()))?),
         path: tombolo_api::names::TUNNEL_PATH.into(),
         session: *uuid::Uuid::new_v4().as_bytes(),
-    };
-    dialer.dial().await
+    })
 }
 
 /// Runs all that needs the hub, until the connection or one of its users gives up; says why.

@@ -1,14 +1,15 @@
 //! The Works of this site as the hub has them: one long watch through the tunnel.
 //!
-//! After a cut the watch goes on where it stopped. When the hub no longer knows that point, versions are compared (metadata
-//! only) and only what differs is fetched.
+//! After a short cut the watch goes on where it stopped. After a long one it would tell every step of the way since then, and
+//! the hub may no longer know that point: versions are compared (metadata only), and only what differs is fetched.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use kube::api::{Api, ListParams, WatchEvent, WatchParams};
-use kube::core::Request;
+use kube::core::{ObjectList, PartialObjectMeta, Request};
 use kube::{Client, Error, ResourceExt};
 use tombolo_api::{Work, names};
 
@@ -18,11 +19,24 @@ use crate::observe::Shared;
 #[derive(Clone, Debug, Default)]
 pub struct Position {
     version: String,
+    /// Since when nothing was heard.
+    left: Option<Instant>,
+}
+
+impl Position {
+    /// The hub is not heard from now on.
+    pub fn leave(&mut self) {
+        self.left = Some(Instant::now());
+    }
 }
 
 /// kube refuses a longer one; renewing it costs a few hundred bytes.
 const LONG: u32 = 294;
 const PAGE: u32 = 100;
+/// A cut that lasts longer is a long one.
+const LONG_CUT: Duration = Duration::from_secs(60);
+/// Works fetched at once: over a slow link the answer to one comes long after it was asked for.
+const AT_ONCE: usize = 16;
 
 /// Follows the Works until the hub does not answer any more.
 pub async fn follow(
@@ -32,9 +46,12 @@ pub async fn follow(
     position: &mut Position,
 ) -> Result<(), Error> {
     let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
+    if position.left.take().is_some_and(|left| left.elapsed() > LONG_CUT) {
+        position.version.clear();
+    }
     loop {
         if position.version.is_empty() {
-            position.version = list(&api, shared).await?;
+            position.version = list(hub, &api, shared).await?;
         }
         let params = WatchParams::default().timeout(LONG).disable_bookmarks();
         // Our own reports would come back as whole Works, and who wrote what is nothing to us.
@@ -135,8 +152,21 @@ pub fn recall(shared: &Arc<Shared>) {
     }
 }
 
+/// Names and versions of Works. Who wrote what is most of their metadata, and nothing to us.
+async fn versions(
+    hub: &Client,
+    api: &Api<Work>,
+    params: &ListParams,
+) -> Result<ObjectList<PartialObjectMeta<Work>>, Error> {
+    let mut request = Request::new(api.resource_url()).list_metadata(params).map_err(Error::BuildRequest)?;
+    if let Ok(uri) = format!("{}&omitManagedFields=true", request.uri()).parse() {
+        *request.uri_mut() = uri;
+    }
+    hub.request(request).await
+}
+
 /// All Works the first time, for what the hub shows of them too; later only those whose version differs from what is held.
-async fn list(api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
+async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
     let held: HashMap<String, (String, i64)> =
         shared.ledger.lock().versions().map(|(n, uid, g)| (n.clone(), (uid.to_owned(), g))).collect();
     let all = held.is_empty() || shared.ledger.lock().recalls_any();
@@ -152,17 +182,25 @@ async fn list(api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
             }
             page.metadata
         } else {
-            let page = api.list_metadata(&params).await?;
-            for item in &page.items {
-                let name = item.name_any();
-                let same = held.get(&name).is_some_and(|(uid, generation)| {
-                    item.metadata.uid.as_ref() == Some(uid) && item.metadata.generation == Some(*generation)
-                });
-                if !same && let Some(work) = api.get_opt(&name).await? {
+            let page = versions(hub, api, &params).await?;
+            let differs = |item: &&PartialObjectMeta<Work>| {
+                held.get(&item.name_any()).is_none_or(|(uid, generation)| {
+                    item.metadata.uid.as_ref() != Some(uid) || item.metadata.generation != Some(*generation)
+                })
+            };
+            let different: Vec<String> = page.items.iter().filter(differs).map(|i| i.name_any()).collect();
+            let ask = |name: String| {
+                let api = api.clone();
+                async move { api.get_opt(&name).await }.boxed()
+            };
+            let asked: Vec<_> = different.into_iter().map(ask).collect();
+            let mut fetched = futures::stream::iter(asked).buffered(AT_ONCE);
+            while let Some(work) = fetched.next().await {
+                if let Some(work) = work? {
                     take(shared, &work);
                 }
-                there.push(name);
             }
+            there.extend(page.items.iter().map(|item| item.name_any()));
             page.metadata
         };
         version = next.resource_version.unwrap_or(version);

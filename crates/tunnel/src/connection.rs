@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::heartbeat::{self, Beat};
+use crate::held::Held;
 use crate::mux::Mux;
 use crate::{BoxIo, Io};
 
@@ -52,6 +53,8 @@ struct Inner {
     closing: CancellationToken,
     why: Mutex<Option<String>>,
     name: &'static str,
+    /// Every accepted bulk stream holds one more of it.
+    bulk_streams: Arc<()>,
 }
 
 enum Carrier {
@@ -135,6 +138,7 @@ impl Connection {
             closing: CancellationToken::new(),
             why: Mutex::new(None),
             name,
+            bulk_streams: Arc::default(),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -196,9 +200,9 @@ impl Connection {
     }
 
     async fn hand_on(self, byte: u8, io: BoxIo, queue: mpsc::Sender<(Class, BoxIo)>, interval: Duration) {
-        let class = match byte {
-            CONTROL_BYTE => Class::Control,
-            BULK_BYTE => Class::Bulk,
+        let (class, io): (Class, BoxIo) = match byte {
+            CONTROL_BYTE => (Class::Control, io),
+            BULK_BYTE => (Class::Bulk, Box::new(Held::new(io, self.inner.bulk_streams.clone()))),
             HEARTBEAT_BYTE => {
                 let why = heartbeat::acceptor(io, interval, &self.inner.beat, &self.inner.closing).await;
                 return self.close_because(&why);
@@ -261,6 +265,11 @@ impl Connection {
     /// Sends a heartbeat now (dialer only), to find out at once whether the other end is there.
     pub fn poke(&self) {
         self.inner.beat.poke();
+    }
+
+    /// Is a log followed, a shell open or a port forwarded that the other end asked for?
+    pub fn in_use(&self) -> bool {
+        Arc::strong_count(&self.inner.bulk_streams) > 1
     }
 
     /// `quic` or `tcp`.

@@ -104,6 +104,20 @@ async fn control_passes_while_bulk_is_stuck() {
 }
 
 #[tokio::test]
+async fn a_connection_is_in_use_for_as_long_as_a_bulk_stream_is_held() {
+    let (a, b) = pair();
+    let (mut opened, accepted) = tokio::join!(a.open(Class::Control), b.accept());
+    opened.as_mut().expect("open").write_all(b"x").await.expect("write");
+    assert!(!b.in_use(), "watches and reports go on anyway");
+    drop(accepted);
+    let (_opened, accepted) = tokio::join!(a.open(Class::Bulk), b.accept());
+    assert!(b.in_use());
+    let moved = tokio::spawn(async move { drop(accepted) });
+    moved.await.expect("done");
+    assert!(!b.in_use());
+}
+
+#[tokio::test]
 async fn heartbeats_measure_the_round_trip_at_both_ends() {
     let (a, b) = pair();
     tokio::time::timeout(Duration::from_secs(10), async {

@@ -58,6 +58,11 @@ impl Dialer {
         self.dial_tcp().await
     }
 
+    /// Only over QUIC, for a site that had to fall back: `None` while UDP does not pass.
+    pub async fn dial_better(&self) -> Option<Connection> {
+        self.dial_quic(self.quic_port?).await.ok()
+    }
+
     async fn dial_quic(&self, port: u16) -> Result<Connection, DialError> {
         let address = self.resolve(port).await?;
         let tls = rustls::ClientConfig::clone(&self.tls);

@@ -24,6 +24,7 @@ mod connection;
 pub mod dial;
 mod forward;
 mod heartbeat;
+mod held;
 mod identity;
 mod mux;
 mod preamble;
