@@ -88,8 +88,7 @@ async fn change(there: &[Owner], operation: &str) -> Vec<String> {
     let seen = applier.sight(&metadata(there, "2", operation));
     let outcome = applier.apply(&owner("a"), &spec(), &Arc::default(), &|_| Some(seen.clone())).await;
     assert_eq!(outcome.refused, None);
-    let asked = asked.lock().clone();
-    asked
+    asked.lock().clone()
 }
 
 #[tokio::test]

@@ -38,7 +38,10 @@ impl HostAddresses {
 
     /// Looks again and again until `shutdown`.
     pub async fn follow(&self, shutdown: CancellationToken) {
-        while self.found {
+        if !self.found {
+            return;
+        }
+        loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK) => self.see(machine::default_address()),
                 () = shutdown.cancelled() => return,
