@@ -1,12 +1,12 @@
 //! A site that is cut off: it keeps right what it was told, also after a restart of its own, and when the link is back
 //! only what differs crosses it.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Host, Lan, Member, busybox_archive, require, wait_for};
+use tombolo_testkit::{Fixture, require, wait_for};
 use tombolo_tests::site::is_root;
-use tombolo_wan::Link;
+use tombolo_tests::tied::Tied;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How many ConfigMaps, and how large each is.
@@ -42,63 +42,6 @@ spec:
       - {{name: c, image: "test.local/app:1", imagePullPolicy: IfNotPresent, envFrom: [{{configMapRef: {{name: settings}}}}]}}
 "#
     )
-}
-
-struct Tied {
-    site: Member,
-    hub: Member,
-    site_host: Host,
-    hub_host: Host,
-    lan: Lan,
-    _dir: tempfile::TempDir,
-}
-
-impl Tied {
-    fn start(prefix: &str, network: u8) -> Result<Self> {
-        let dir = tempfile::tempdir()?;
-        let mut lan = Lan::start(prefix, [198, 18, network], dir.path(), Link::default())?;
-        let image = busybox_archive(dir.path(), "test.local/app:1", &["/bin/sleep", "100000"])?;
-        let (hub_host, site_host) = (lan.host("hub")?, lan.host("harbour")?);
-        let hub = hub_host.tombolo("hub", &["--lease-seconds", "5"])?;
-        let site = site_host.tombolo("site", &["--node", "--name", "harbour"])?;
-        let data = site_host.dir.join("site").display().to_string();
-        site.tombolo(&["image", "import", &image.display().to_string(), "--data-dir", &data])?;
-        site.join(&hub, "harbour", &[])?;
-        let tied = Self { site, hub, site_host, hub_host, lan, _dir: dir };
-        tied.ready()?;
-        Ok(tied)
-    }
-
-    fn ready(&self) -> Result<()> {
-        wait_for("the site to be heard", PATIENCE, || {
-            self.hub.kubectl().run(&["wait", "--for=condition=Ready", "site/harbour", "--timeout=5s"])
-        })
-        .map(drop)
-    }
-
-    fn cut(&self) -> Result<()> {
-        self.lan.cut_between(&self.hub_host, &self.site_host);
-        self.hub.kubectl().until(&["get", "node", "harbour"], "NotReady", PATIENCE).map(drop)
-    }
-
-    fn mend(&self) -> Result<()> {
-        self.lan.mend_between(&self.hub_host, &self.site_host);
-        self.ready()
-    }
-
-    /// Bytes so far: to the site, and from it.
-    fn bytes(&self) -> (u64, u64) {
-        let (hub, site) = (self.hub_host.address, self.site_host.address);
-        (self.lan.relay.delivered(hub, site), self.lan.relay.delivered(site, hub))
-    }
-
-    fn pods(&self) -> Result<String> {
-        let line = "jsonpath={range .items[*]}{.metadata.uid} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{'\\n'}{end}";
-        let all = self.site.kubectl().run(&["get", "pods", "-o", line])?;
-        let mut lines: Vec<&str> = all.lines().collect();
-        lines.sort_unstable();
-        Ok(lines.join("\n"))
-    }
 }
 
 #[test]
@@ -160,6 +103,21 @@ fn many(colour: &str, which: std::ops::Range<usize>) -> String {
     std::iter::once(placement.to_owned()).chain(which.map(one)).collect()
 }
 
+/// What crossed the link since `start`, down and up, when all that comes after a reconnection has come: reports, capacity,
+/// the comparison.
+fn since(tied: &Tied, start: (u64, u64)) -> Result<(u64, u64)> {
+    let mut quiet = tied.bytes();
+    wait_for("the link to be quiet", PATIENCE, || {
+        std::thread::sleep(Duration::from_secs(2));
+        let now = tied.bytes();
+        let moved = now.0 - quiet.0;
+        quiet = now;
+        ensure!(moved < 4000, "{moved} bytes in two seconds");
+        Ok(())
+    })?;
+    Ok((quiet.0 - start.0, quiet.1 - start.1))
+}
+
 #[test]
 fn after_a_cut_only_what_differs_crosses_the_link() -> Result<()> {
     if !require(&[Fixture::Kubectl]) || !is_root() {
@@ -190,17 +148,7 @@ fn after_a_cut_only_what_differs_crosses_the_link() -> Result<()> {
         let start = tied.bytes();
         tied.mend()?;
         there.until(&["get", "configmap", "big-3", "-o", "jsonpath={.data.colour}"], &colour, PATIENCE)?;
-        // All that comes after a reconnection has come: reports, capacity, the comparison.
-        let mut quiet = tied.bytes();
-        wait_for("the link to be quiet", PATIENCE, || {
-            std::thread::sleep(Duration::from_secs(2));
-            let now = tied.bytes();
-            let moved = now.0 - quiet.0;
-            quiet = now;
-            ensure!(moved < 4000, "{moved} bytes in two seconds");
-            Ok(())
-        })?;
-        let (down, up) = (quiet.0 - start.0, quiet.1 - start.1);
+        let (down, up) = since(&tied, start)?;
         println!("round {round}: {down} bytes down, {up} up; everything was {all}");
         ensure!(
             down < all / 4 && down > FILLING as u64,
@@ -212,5 +160,97 @@ fn after_a_cut_only_what_differs_crosses_the_link() -> Result<()> {
         there.run(&["get", "configmap", &format!("tide-{round}")])?;
         ensure!(tied.pods()? == before, "something was restarted");
     }
+    Ok(())
+}
+
+/// Longer than any heartbeat, retry or idle time of a connection.
+#[test]
+fn minutes_of_changes_on_both_sides_of_a_cut_cost_what_differs_and_restart_nothing() -> Result<()> {
+    changes_on_both_sides("tfe", 81, Duration::from_secs(190))
+}
+
+#[test]
+#[ignore = "takes more than an hour"]
+fn an_hour_of_changes_on_both_sides_of_a_cut_costs_what_differs_and_restarts_nothing() -> Result<()> {
+    changes_on_both_sides("tff", 82, Duration::from_secs(3600))
+}
+
+/// Changed at the hub in every turn of a cut.
+const BUSY: usize = 3;
+/// Deleted at the hub in the middle of it.
+const DELETED: usize = 5;
+
+fn changes_on_both_sides(prefix: &str, network: u8, length: Duration) -> Result<()> {
+    if !require(&[Fixture::Kubectl]) || !is_root() {
+        return Ok(());
+    }
+    let tied = Tied::start(prefix, network)?;
+    let (hub, there) = (tied.hub.kubectl(), tied.site.kubectl());
+    let start = tied.bytes();
+    hub.apply(&web("report"))?;
+    hub.apply(&many("green", 0..MANY))?;
+    hub.run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
+    let last = format!("big-{}", MANY - 1);
+    there.until(&["get", "configmap", &last, "-o", "jsonpath={.data.colour}"], "green", PATIENCE)?;
+    let all = since(&tied, start)?.0;
+    let before = tied.pods()?;
+    let revision = ["get", "replicaset", "-o", "jsonpath={.items[*].metadata.uid}"];
+    let sets = there.run(&revision)?;
+
+    tied.cut()?;
+    let (began, crossed) = (Instant::now(), tied.bytes());
+    let mut turn = 0;
+    while began.elapsed() < length {
+        turn += 1;
+        // The hub changes the same few again and again, the site what it has of its own.
+        hub.apply(&many(&format!("blue-{turn}"), 0..BUSY))?;
+        there.run(&["annotate", "--overwrite", "deploy/web", &format!("keeper=anna-{turn}")])?;
+        there.run(&["create", "configmap", &format!("tide-{turn}")])?;
+        if turn == 2 {
+            hub.run(&["delete", "configmap", &format!("big-{DELETED}")])?;
+            hub.apply(&many("new", MANY..MANY + 1))?;
+            // Somebody removes what the hub wants there: it is put back, with what the site knows.
+            there.run(&["delete", "configmap", "settings"])?;
+        }
+        std::thread::sleep((length / 12).min(Duration::from_secs(60)));
+    }
+    there.until(&["get", "configmap", "settings", "-o", "jsonpath={.data.colour}"], "green", PATIENCE)?;
+    ensure!(turn > 3, "only {turn} turns");
+    ensure!(tied.bytes() == crossed, "the link was not cut");
+
+    let (start, asked) = (tied.bytes(), tied.requests_for_works()?);
+    tied.mend()?;
+    let colour =
+        |n: usize| there.run(&["get", "configmap", &format!("big-{n}"), "-o", "jsonpath={.data.colour}"]);
+    wait_for("the site to have what the hub wants", PATIENCE, || {
+        for n in 0..BUSY {
+            ensure!(colour(n)? == format!("blue-{turn}"), "big-{n} is {}", colour(n)?);
+        }
+        ensure!(colour(DELETED).is_err(), "big-{DELETED} is still there");
+        ensure!(colour(MANY)? == "new", "a new one is {}", colour(MANY)?);
+        Ok(())
+    })?;
+    let (down, up) = since(&tied, start)?;
+    let answered = tied.requests_for_works()?;
+    let of = |verb: &str| answered.get(verb).copied().unwrap_or(0) - asked.get(verb).copied().unwrap_or(0);
+    println!(
+        "{turn} turns in {length:?}: {down} bytes down, {up} up, everything was {all}; {} Works read one by one, {} lists",
+        of("get"),
+        of("list")
+    );
+    // Three changed, one new, one tombstone: each crosses once, however often it was changed meanwhile.
+    let differ = BUSY + 2;
+    ensure!(of("list") > 0, "versions were not compared");
+    ensure!((1..=differ as u64).contains(&of("get")), "{} Works were read, {differ} differ", of("get"));
+    ensure!(
+        down < (differ + 2) as u64 * FILLING as u64 * 3 / 2 && down > (BUSY + 1) as u64 * FILLING as u64,
+        "{down} of {all} bytes for {differ} Works of {FILLING}"
+    );
+    ensure!(up < all / 4, "{up} bytes were reported");
+    ensure!(tied.pods()? == before && there.run(&revision)? == sets, "something was restarted");
+    let keeper = there.run(&["get", "deploy", "web", "-o", "jsonpath={.metadata.annotations.keeper}"])?;
+    ensure!(keeper == format!("anna-{turn}"), "{keeper}");
+    there.run(&["get", "configmap", "tide-1", &format!("tide-{turn}")])?;
+    hub.run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
     Ok(())
 }
