@@ -41,7 +41,7 @@ pub async fn admit(
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") if operation == Operation::Delete => protect_namespace(call, resource)?,
-        ("", "pods") => pods::admit(call, resource, operation, object).await?,
+        ("", "pods") => pods::admit(call, resource, operation, object, old).await?,
         ("", "persistentvolumeclaims" | "persistentvolumes") | ("networking.k8s.io", "ingresses") => {
             storage::admit(call, resource, operation, object).await?;
         }

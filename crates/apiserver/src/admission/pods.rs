@@ -22,6 +22,7 @@ pub async fn admit(
     resource: &Resource,
     operation: Operation<'_>,
     pod: &mut Value,
+    old: Option<&Value>,
 ) -> Result<()> {
     let name = shown_name(pod);
     if let Some(node) = node::node_name(&call.user).map(str::to_owned) {
@@ -29,6 +30,7 @@ pub async fn admit(
     }
     if operation == Operation::Update(Part::Main) {
         tolerations(pod);
+        keep_priority(pod, old);
     }
     if operation != Operation::Create {
         return Ok(());
@@ -41,6 +43,19 @@ pub async fn admit(
     tolerations(pod);
     priority(call, resource, pod, &name).await?;
     runtime_class(call, resource, pod, &name).await
+}
+
+/// What was found out when the pod was made is not asked of who changes it.
+fn keep_priority(pod: &mut Value, old: Option<&Value>) {
+    let Some((spec, old)) = pod["spec"].as_object_mut().zip(old.and_then(|old| old["spec"].as_object()))
+    else {
+        return;
+    };
+    for field in ["priority", "preemptionPolicy"] {
+        if let (None | Some(Value::Null), Some(value)) = (spec.get(field), old.get(field)) {
+            spec.insert(field.to_owned(), value.clone());
+        }
+    }
 }
 
 fn shown_name(pod: &Value) -> String {

@@ -124,6 +124,8 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
             object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
         }
         ("apps", "daemonsets") => daemon_sets::prepare_create(object),
+        // Has a generation, which never counts anything.
+        ("scheduling.k8s.io", "priorityclasses") => object["metadata"]["generation"] = 1.into(),
         ("apiregistration.k8s.io", "apiservices") if object["spec"]["service"].is_null() => {
             object["status"] = serde_json::json!({"conditions": [{
                 "type": "Available", "status": "True", "lastTransitionTime": write::now(), "reason": "Local",
@@ -170,6 +172,11 @@ pub async fn prepare_update(
         ("", "services") if part == Part::Main => services::prepare_update(object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
         ("apps", "daemonsets") => daemon_sets::prepare_update(object, old),
+        // Counts changes from nothing on.
+        ("storage.k8s.io", "csidrivers") if object["spec"] != old["spec"] => {
+            let before = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
+            object["metadata"]["generation"] = (before + 1).into();
+        }
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_update(part, object, old);
         }

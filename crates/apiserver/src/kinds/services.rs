@@ -96,7 +96,11 @@ pub fn prepare_update(service: &mut Value, old: &Value) {
     let unset =
         |value: Option<&Value>| value.is_none_or(|v| v.is_null() || v == "" || *v == json!([]) || v == 0);
     if addressed && was_addressed {
-        for key in ["clusterIP", "clusterIPs"] {
+        let mut kept = vec!["clusterIP", "clusterIPs"];
+        if ["ipFamilies", "ipFamilyPolicy"].iter().all(|key| unset(service["spec"].get(*key))) {
+            kept.extend(["ipFamilies", "ipFamilyPolicy"]);
+        }
+        for key in kept {
             if unset(service["spec"].get(key))
                 && let Some(value) = old["spec"].get(key)
             {

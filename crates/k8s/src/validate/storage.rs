@@ -234,6 +234,11 @@ pub(super) fn volume_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
         let at = spec.get("persistentvolumesource");
         e.forbidden(&at, "spec.persistentvolumesource is immutable after creation\n");
     }
+    let (affinity, before) = (spec.get("nodeAffinity"), &old["spec"]["nodeAffinity"]);
+    if !before.is_null() && !same(affinity.value, before) {
+        let detail = "field is immutable, except for updating from beta label to GA";
+        e.invalid_value(&object.get("nodeAffinity"), affinity.value, detail);
+    }
     let mode = spec.get("volumeMode");
     if !same(mode.value, &old["spec"]["volumeMode"]) {
         e.invalid(&object.get("volumeMode").with(mode.value), "field is immutable");
@@ -287,4 +292,14 @@ pub(super) fn driver(e: &mut Errors, object: &At<'_, '_>) {
             e.invalid(&seconds, "may not specify a duration larger than 2^32 seconds");
         }
     }
+}
+
+pub(super) fn driver_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    let spec = object.get("spec");
+    // Upstream spells it so.
+    let attach = spec.get("attachedRequired").with(spec.get("attachRequired").value);
+    if *attach.value != old["spec"]["attachRequired"] {
+        e.invalid_value(&attach, attach.value, "field is immutable");
+    }
+    e.immutable(&spec.get("volumeLifecycleModes"), &old["spec"]["volumeLifecycleModes"]);
 }

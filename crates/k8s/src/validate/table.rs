@@ -106,9 +106,10 @@ static TABLE: &[Rules] = &[
         .or(policy::priority_class_update),
     row("coordination.k8s.io", "Lease", dns_subdomain, policy::lease).or(policy::lease_update),
     row("coordination.k8s.io", "LeaseCandidate", config_key, core::nothing),
-    row("node.k8s.io", "RuntimeClass", dns_subdomain, policy::runtime_class).or(policy::runtime_class_update),
+    row("node.k8s.io", "RuntimeClass", dns_subdomain, policy::runtime_class)
+        .and(policy::runtime_class_update),
     row(STORAGE, "StorageClass", dns_subdomain, storage::class).or(storage::class_update),
-    row(STORAGE, "CSIDriver", dns_subdomain, storage::driver),
+    row(STORAGE, "CSIDriver", dns_subdomain, storage::driver).and(storage::driver_update),
     row(STORAGE, "CSINode", dns_subdomain, csi::node).and(csi::node_update),
     row(STORAGE, "CSIStorageCapacity", dns_subdomain, csi::capacity).or(csi::capacity_update),
     row(STORAGE, "VolumeAttachment", dns_subdomain, csi::attachment)

@@ -259,7 +259,11 @@ pub(super) fn controller_revision(e: &mut Errors, object: &At<'_, '_>) {
 }
 
 pub(super) fn data_immutable(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
-    e.immutable(&object.get("data"), &old["data"]);
+    // It is anybody's data: what is empty in it differs from what is absent.
+    let data = object.get("data");
+    if *data.value != old["data"] {
+        e.invalid_value(&data, data.value, "field is immutable");
+    }
 }
 
 /// Counters are not negative, and parts are not more than the whole.
