@@ -92,7 +92,7 @@ fn basics(app: &App) -> Vec<Seed> {
     for (name, value) in [("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000)]
     {
         let object = json!({
-            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+            "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name, "generation": 1},
             "value": value, "preemptionPolicy": "PreemptLowerPriority",
             "description": "For pods that the cluster needs to work; not for user workloads.",
         });
