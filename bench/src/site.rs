@@ -5,14 +5,14 @@ mod cluster;
 mod pods;
 mod upstream_node;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use tokio::runtime::Runtime;
 use tombolo_wan::Namespace;
 
 use crate::procfs::{Family, written};
-use crate::report::{Row, write};
+use crate::report::{Row, median, write};
 use cluster::{Cluster, Shape};
 
 #[derive(clap::Args)]
@@ -42,6 +42,8 @@ pub struct Args {
 }
 
 const DAY: f64 = 24.0 * 3600.0;
+/// Memory is looked at so often: a process lets go of code twice a minute, and takes it back.
+const SAMPLE: Duration = Duration::from_secs(7);
 const SIDES: [&str; 2] = ["upstream", "tombolo"];
 const PARTS: &str = "Upstream is kube-apiserver, etcd, controller manager and scheduler 1.36 with lifted client limits, kubelet \
     and containerd; Tombolo is `tombolo site --node` with the embedded runtime.";
@@ -97,8 +99,9 @@ fn rest(args: &Args, runtime: &Runtime) -> Result<()> {
         let cluster = Cluster::start(name, Shape::RealNode)?;
         runtime.block_on(pods::until(&cluster, args.pods, pods::is_running))?;
         std::thread::sleep(Duration::from_secs(args.settle_seconds));
-        measured[side][0].push(cluster.family()?.pss_mb()?);
-        measured[side][1].push(idle_writes(&cluster.family()?, args.idle_seconds)?);
+        let (memory, writes) = idle(&cluster.family()?, args.idle_seconds)?;
+        measured[side][0].push(memory);
+        measured[side][1].push(writes);
         runtime.block_on(pods::remove_all(&cluster))?;
     }
     let names = [
@@ -106,17 +109,14 @@ fn rest(args: &Args, runtime: &Runtime) -> Result<()> {
         ("written to disk in a day, idle, with pods", "MB", "<= 20 MB"),
     ];
     let note = format!(
-        "{} pods at rest, {} s after they ran. {PARTS} Memory counts every process, shims and containers too. Writes are those \
-         to the block layer (`/proc/<pid>/io`) over the next {} s, times what a day has more.",
+        "{} pods at rest, {} s after they ran. {PARTS} Memory is the median over the next {} s of every process, shims and \
+         containers too. Writes are those to the block layer (`/proc/<pid>/io`) in that time, times what a day has more.",
         args.pods, args.settle_seconds, args.idle_seconds
     );
     write("site-rest", &note, &rows(&names, &measured))
 }
 
-fn rows(
-    names: &[(&'static str, &'static str, &'static str)],
-    measured: &[[Vec<f64>; 2]; 2],
-) -> Vec<Row> {
+fn rows(names: &[(&'static str, &'static str, &'static str)], measured: &[[Vec<f64>; 2]; 2]) -> Vec<Row> {
     let row = |(n, (what, unit, goal)): (usize, &(&'static str, &'static str, &'static str))| Row {
         what,
         unit,
@@ -128,10 +128,14 @@ fn rows(
     names.iter().enumerate().map(row).collect()
 }
 
-/// What the processes write in a day at the rate of these seconds, in MB.
-fn idle_writes(family: &Family, seconds: u64) -> Result<f64> {
-    let before = written(family.pids());
-    std::thread::sleep(Duration::from_secs(seconds));
+/// Over these seconds: the median of the processes' memory, and what they would write in a day at that rate; both in MB.
+fn idle(family: &Family, seconds: u64) -> Result<(f64, f64)> {
+    let (before, began) = (written(family.pids()), Instant::now());
+    let mut memory = Vec::new();
+    while began.elapsed() < Duration::from_secs(seconds) {
+        memory.push(family.pss_mb()?);
+        std::thread::sleep(SAMPLE);
+    }
     let bytes = written(family.pids()).saturating_sub(before);
-    Ok(bytes as f64 / (1 << 20) as f64 * DAY / seconds as f64)
+    Ok((median(&memory), bytes as f64 / (1 << 20) as f64 * DAY / began.elapsed().as_secs_f64()))
 }

@@ -61,12 +61,8 @@ pub async fn run(mut args: Args) -> Result<()> {
     config.pods = Some(Arc::new(PodsAtSites { tunnels: tunnels.clone(), server: server_cell.clone() }));
     config.upgrades.insert(names::TUNNEL_PATH.to_owned(), Arc::new(TunnelUpgrade(tunnels.clone())));
     config.upgrades.insert(names::FORWARD_PATH.to_owned(), Arc::new(ForReplicas(tunnels.clone())));
-    config.written_by_programs = &[
-        ("", "pods"),
-        ("", "events"),
-        ("coordination.k8s.io", "leases"),
-        (names::GROUP, "works"),
-    ];
+    config.written_by_programs =
+        &[("", "pods"), ("", "events"), ("coordination.k8s.io", "leases"), (names::GROUP, "works")];
     let server = Server::start(config).await?;
     server_cell.set(server.clone()).map_err(|_| anyhow::anyhow!("the hub's server is set once"))?;
 

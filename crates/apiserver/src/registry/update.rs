@@ -275,8 +275,10 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     let mut take = |part: &str| new.as_object_mut().and_then(|map| map.remove(part));
     let (status, proposed) = (take("status"), take("metadata"));
     let kept = old.as_object().expect("decoded objects are JSON objects").iter();
-    let mut map: Map<String, Value> =
-        kept.filter(|(part, _)| *part != "status").map(|(part, value)| (part.clone(), value.clone())).collect();
+    let mut map: Map<String, Value> = kept
+        .filter(|(part, _)| *part != "status")
+        .map(|(part, value)| (part.clone(), value.clone()))
+        .collect();
     map.extend(status.map(|status| ("status".to_owned(), status)));
     *new = Value::Object(map);
     let Some(Value::Object(mut proposed)) = proposed else { return };

@@ -46,9 +46,7 @@ async fn owners_of_fields_are_kept_once_somebody_applies() {
     let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
     assert_eq!(managers(&client.post(EVENTS, event).await.expect(201)), ["test"]);
 
-    let label = |value: &str| {
-        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"c": value}}})
-    };
+    let label = |value: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a", "labels": {"c": value}}});
     let applied = client.apply(&one, "someone", label("1")).await.expect(200);
     assert!(managers(&applied).contains(&"someone"), "{applied}");
     client.apply(&one, "other", label("2")).await.expect(409);
@@ -63,12 +61,13 @@ async fn a_new_object_keeps_its_status_for_who_may_write_both() {
     assert_eq!(plain["status"]["phase"], "Pending");
     let whole = client.post(&format!("{PODS}?withStatus=true"), pod("whole")).await.expect(201);
     assert_eq!(whole["status"]["phase"], "Running");
-    assert_eq!((&whole["status"]["podIP"], &whole["status"]["qosClass"]), (&json!("10.0.0.1"), &json!("BestEffort")));
+    assert_eq!(
+        (&whole["status"]["podIP"], &whole["status"]["qosClass"]),
+        (&json!("10.0.0.1"), &json!("BestEffort"))
+    );
 
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
-    let role = |resources: &[&str]| {
-        json!({"metadata": {"name": "maker"}, "rules": [{"apiGroups": [""], "resources": resources, "verbs": ["create", "update"]}]})
-    };
+    let role = |resources: &[&str]| json!({"metadata": {"name": "maker"}, "rules": [{"apiGroups": [""], "resources": resources, "verbs": ["create", "update"]}]});
     client.post(&format!("{rbac}/roles"), role(&["pods"])).await.expect(201);
     let binding = json!({"metadata": {"name": "maker"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "maker"},
         "subjects": [{"kind": "User", "name": "eve", "apiGroup": "rbac.authorization.k8s.io"}]});

@@ -158,7 +158,11 @@ impl Membership {
         let url = discover::checked(options.url.as_deref().ok_or(JoinError::NotJoined)?)?;
         let dir = options.data_dir.join(GIVEN);
         let what = "cannot create the folder";
-        std::fs::create_dir_all(&dir).map_err(|source| JoinError::File { what, path: dir.clone(), source })?;
+        std::fs::create_dir_all(&dir).map_err(|source| JoinError::File {
+            what,
+            path: dir.clone(),
+            source,
+        })?;
         let credentials = Credentials::newest(&dir, ca, pair)?;
         Self::with(options, Cluster { url, ..Cluster::default() }, credentials)
     }

@@ -145,7 +145,11 @@ async fn a_container_is_added_to_look_into_a_running_pod() {
     };
     site.until("web", "looked into from inside", running).await;
     let first = ["exec", "web", "-c", "inside", "--", "cat", "/proc/1/cmdline"];
-    assert_eq!(site.run(&first).await.expect("exec"), "sleep\x001000\x00", "the first process is the other's");
+    assert_eq!(
+        site.run(&first).await.expect("exec"),
+        "sleep\x001000\x00",
+        "the first process is the other's"
+    );
     site.halt().await;
     site.boot().await;
     // Once ended, it stays so; the pod does not mind.
