@@ -133,9 +133,10 @@ fn a_lost_site_is_seen_when_its_lease_is_over_and_what_it_runs_is_unknown_until_
     hub.run(&["wait", "--for=condition=Ready", "pod", "-l", "app=web", "--timeout=30s"])?;
     let colour = tied.site.kubectl().run(&["get", "deploy", "late", "-o", "jsonpath={..env[0].value}"])?;
     ensure!(colour == "blue", "{colour}");
-    // All but the pod that was changed go on as they were.
+    // All but the pod that was changed go on as they were, and perhaps that of the set of which none was wanted for a
+    // while: if the tunnel outlived the cut, the site hears of that first.
     let after = tied.pods()?;
     let replaced = before.lines().filter(|line| !after.contains(line)).count();
-    ensure!(replaced == 1, "{replaced} pods were replaced:\n{before}\n{after}");
+    ensure!((1..=2).contains(&replaced), "{replaced} pods were replaced:\n{before}\n{after}");
     Ok(())
 }

@@ -200,7 +200,7 @@ fn a_placement_that_comes_later(two: &Two) -> Result<()> {
     hub.run(&["delete", "deploy", "late"]).map(drop)
 }
 
-/// The messages of an object's events with this reason, the newest last.
+/// The messages of an object's events with this reason, the newest last; within a second they are in any order.
 fn events(two: &Two, kind: &str, name: &str, reason: &str) -> Result<Vec<String>> {
     let only = format!("involvedObject.kind={kind},involvedObject.name={name},reason={reason}");
     let path = r#"jsonpath={range .items[*]}{.message}{"====="}{end}"#;
@@ -219,12 +219,14 @@ fn reasons(table: &str) -> Vec<(String, String)> {
     rows.map(|cells| (cells[0].to_owned(), cells[cells.len() - 1].to_owned())).collect()
 }
 
-/// What `tombolo explain place` says, the last event says too.
+/// What `tombolo explain place` says, an event says too.
 fn same_story(two: &Two, name: &str, reason: &str) -> Result<()> {
     let explained = two.hub.tombolo(&["explain", "place", &format!("deploy/{name}")])?;
     let events = events(two, "Deployment", name, reason)?;
-    let told = events.last().with_context(|| format!("no event {reason} of {name}"))?;
-    ensure!(!reasons(told).is_empty() && reasons(told) == reasons(&explained), "{told}\n---\n{explained}");
+    let wanted = reasons(&explained);
+    ensure!(!wanted.is_empty(), "{explained}");
+    let told = events.iter().find(|told| reasons(told) == wanted);
+    let told = told.with_context(|| format!("no event {reason} of {name} as in\n{explained}\n{events:?}"))?;
     // Lists of events show the first line only.
     let summary = told.lines().next().unwrap_or_default();
     ensure!(summary.contains(" replicas placed"), "{told}");
