@@ -74,6 +74,11 @@ impl Booted {
         let program = dir.path().join("bin/tombolo");
         let strip = Command::new("strip").arg("-o").arg(&program).arg(cargo_binary("tombolo")).output()?;
         ensure!(strip.status.success(), "{}", String::from_utf8_lossy(&strip.stderr));
+        // Copies: a checkout below /tmp is not seen there.
+        for unit in std::fs::read_dir(root().join("packaging/systemd"))? {
+            let unit = unit?;
+            std::fs::copy(unit.path(), dir.path().join("bin").join(unit.file_name()))?;
+        }
         // The groups of this machine are the root of its own view of them.
         let enter = format!(
             r#"set -e
@@ -121,11 +126,9 @@ impl Booted {
 
     /// Installs a unit with its flags, and starts it: when that is done, it answers.
     fn enable(&self, name: &str, environment: &str) -> Result<()> {
-        let unit = root().join(format!("packaging/systemd/tombolo-{name}.service"));
         self.sh(&format!(
-            "install -m 644 {} /etc/systemd/system/ && install -D -m 600 /dev/stdin /etc/tombolo/{name}.env <<< '{environment}' \
-             && systemctl daemon-reload && systemctl start tombolo-{name} && systemctl is-active tombolo-{name}",
-            unit.display()
+            "install -m 644 /usr/local/bin/tombolo-{name}.service /etc/systemd/system/ && install -D -m 600 /dev/stdin /etc/tombolo/{name}.env <<< '{environment}' \
+             && systemctl daemon-reload && systemctl start tombolo-{name} && systemctl is-active tombolo-{name}"
         ))
         .with_context(|| self.journal(name))
         .map(drop)
