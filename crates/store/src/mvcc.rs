@@ -328,7 +328,7 @@ mod tests {
         }
         let state = mvcc.state.read();
         assert!(state.history_bytes <= 10_000);
-        assert!(state.keys["/hot"].older.len() < 10, "{} old versions", state.keys["/hot"].older.len());
+        assert!(state.keys["/hot"].older.len() < 5, "{} old versions", state.keys["/hot"].older.len());
         assert_eq!(state.history.front().map(|event| event.revision), Some(state.compacted + 1));
         drop(state);
         let told = futures::executor::block_on(slow.next());
