@@ -556,5 +556,5 @@ pub fn parts_annotation(parts: &[(String, i64)]) -> Option<(String, String)> {
 }
 
 #[cfg(test)]
-#[path = "plan_tests.rs"]
+#[path = "plan_tests/mod.rs"]
 mod tests;

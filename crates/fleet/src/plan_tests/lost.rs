@@ -1,0 +1,107 @@
+//! Sites that are silent, come back, or were never lost.
+
+use super::*;
+
+#[test]
+fn a_lost_site_s_replicas_move_after_the_wait_and_not_before() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.wait_seconds = Some(120);
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    let before = shares(&index);
+    assert_eq!(before.values().sum::<i64>(), 4);
+    let lost = before.keys().next().cloned().expect("a site");
+    let other = if lost == "a" { "b" } else { "a" };
+    for (later, moved) in [(60, false), (130, true)] {
+        index.heard(other, 0, at(NOW + later));
+        index.topology += 1;
+        step(&mut index, NOW + later);
+        let now = shares(&index);
+        assert_eq!(now.values().sum::<i64>(), 4, "a replica was lost");
+        assert_eq!(!now.contains_key(&lost), moved, "after {later} s: {now:?}");
+    }
+}
+
+#[test]
+fn a_site_that_comes_back_keeps_what_it_ran_where_it_is_wanted_there() {
+    let mut spec = PlacementSpec::default();
+    spec.failover.wait_seconds = Some(10);
+    spec.replicas.divide_by = tombolo_api::DivideBy::Weight;
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
+    all_run(&mut index);
+    index.heard("b", 0, at(NOW + 100));
+    index.topology += 1;
+    step(&mut index, NOW + 100);
+    assert_eq!(shares(&index), BTreeMap::from([("b".into(), 4)]), "the lost site's share moves");
+    all_run(&mut index);
+    // It is heard again: two too many run, and those that go are not all of the ones that came back.
+    index.heard("a", 0, at(NOW + 200));
+    index.heard("b", 0, at(NOW + 200));
+    index.topology += 1;
+    let actions = step(&mut index, NOW + 200);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 2), ("b".into(), 2)]));
+    let touched = actions.iter().any(|a| matches!(a, Action::UpdateWork { site, .. } if site == "a"));
+    assert!(!touched, "what ran at the returned site was changed: {actions:?}");
+}
+
+#[test]
+fn a_hub_that_did_not_listen_gives_no_site_up() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    index.nobody_lost_before = NOW + 120;
+    for (later, at_site) in [(119, "a"), (121, "b")] {
+        index.heard("b", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([(at_site.into(), 1)]), "{later} s later");
+    }
+}
+
+#[test]
+fn a_clock_that_jumps_loses_no_site() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    let jumped = crate::clock::Moment { steady: NOW + 10, wall: NOW + 100_000 };
+    assert_eq!(index.silent("a", jumped.steady), None);
+    index.heard("a", 0, jumped);
+    // And back again: what was heard then is not in the future for long.
+    assert_eq!(index.silent("a", NOW + 40), None);
+    assert_eq!(index.silent("a", NOW + 60), Some(50));
+    // Written by another replica, whose clock may be anything: what counts is that it wrote again.
+    index.read_lease("a", "1", 0, at(NOW + 61));
+    assert!(index.silent("a", NOW + 61).is_some(), "a lease that was there before is no sign of life");
+    index.read_lease("a", "2", 3, at(NOW + 70));
+    assert_eq!(index.silent("a", NOW + 106), None);
+    assert_eq!(index.silent("a", NOW + 107), Some(40), "the lease is over");
+    assert_eq!(index.silent("a", NOW + 108), Some(41));
+    index.read_lease("a", "2", 3, at(NOW + 108));
+    assert_eq!(index.silent("a", NOW + 108), Some(41), "the same version again is no news");
+}
+
+#[test]
+fn with_a_bound_on_moves_the_next_replica_leaves_a_lost_site_when_the_last_one_is_up() {
+    let spec = PlacementSpec {
+        prefer: vec![tombolo_api::SiteSelector { names: vec!["a".into()], ..Default::default() }],
+        failover: tombolo_api::Failover { wait_seconds: Some(1), max_at_once: Some(1), ..Default::default() },
+        ..Default::default()
+    };
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    assert_eq!(shares(&index), [("a".to_owned(), 3)].into());
+    let at_b = |index: &Index| shares(index).get("b").copied().unwrap_or(0);
+    for moved in 1..=3 {
+        let now = NOW + 100 * moved;
+        index.heard("b", 0, at(now));
+        step(&mut index, now);
+        assert_eq!(at_b(&index), moved);
+        step(&mut index, now + 1);
+        assert_eq!(at_b(&index), moved, "the one that moved is not up yet");
+        all_run(&mut index);
+    }
+}
