@@ -65,9 +65,9 @@ fn measure_here(idle_seconds: u64, pods: usize) -> Result<Vec<Figure>> {
 
     std::thread::sleep(SETTLE);
     let before = relay.carried();
-    std::thread::sleep(Duration::from_secs(idle_seconds));
+    let idle = every_second(idle_seconds, agent.pid())?;
     let traffic = (relay.carried() - before) as f64 / 1024.0 * 300.0 / idle_seconds as f64;
-    let idle = resident_mb(&[agent.pid()])?;
+    let most = idle.iter().copied().fold(0.0, f64::max);
 
     let manifest: String = (0..pods / REPLICAS).map(manifest).collect();
     let apply = Kubectl::new(&kubeconfig);
@@ -78,17 +78,26 @@ fn measure_here(idle_seconds: u64, pods: usize) -> Result<Vec<Figure>> {
         Ok(())
     })?;
     std::thread::sleep(Duration::from_secs(10));
-    let busy = resident_mb(&[agent.pid()])?;
+    let busy = every_second(30, agent.pid())?;
     Ok(vec![
-        Figure::new("agent beside a Kubernetes cluster, idle", "MB", vec![idle], Some(Goal::AtMost(12.0))),
+        Figure::new("agent beside a Kubernetes cluster, idle", "MB", idle, Some(Goal::AtMost(12.0))),
+        Figure::new("the same, the most of these minutes", "MB", vec![most], None),
         Figure::new(
             "agent, bytes of IP packets both ways in 5 idle minutes",
             "KB",
             vec![traffic],
             Some(Goal::AtMost(8.0)),
         ),
-        Figure::new(format!("agent with {pods} pods reported"), "MB", vec![busy], Some(Goal::AtMost(25.0))),
+        Figure::new(format!("agent with {pods} pods reported"), "MB", busy, Some(Goal::AtMost(25.0))),
     ])
+}
+
+fn every_second(seconds: u64, pid: u32) -> Result<Vec<f64>> {
+    let second = || {
+        std::thread::sleep(Duration::from_secs(1));
+        resident_mb(&[pid])
+    };
+    (0..seconds).map(|_| second()).collect()
 }
 
 fn manifest(n: usize) -> String {

@@ -79,8 +79,6 @@ enum Command {
     Reference(reference::Args),
 }
 
-const LET_GO: std::time::Duration = std::time::Duration::from_secs(30);
-
 fn main() -> ExitCode {
     // Must come first: containers are made by a copy of this program that has one thread.
     tombolo_node::reexec::maybe_run();
@@ -95,11 +93,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Most of the program is code for something else than what this process does.
 async fn stay_small() {
+    let mut code = tombolo_memory::Code::default();
     loop {
-        tokio::time::sleep(LET_GO).await;
-        if let Err(error) = tombolo_memory::let_go_of_code() {
+        tokio::time::sleep(tombolo_memory::LOOK).await;
+        if let Err(error) = code.look() {
             tracing::debug!(%error, "code that is not needed stays mapped");
         }
     }

@@ -24,8 +24,14 @@ const FIXED_1: usize = 13;
 const MANAGERS: &str = "managedFields";
 
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("a stored object is damaged")]
-pub struct Damaged;
+pub enum Unreadable {
+    #[error("a stored object is damaged")]
+    Damaged,
+    #[error(
+        "a stored object has format {0}, which only a newer version of tombolo reads; start that version again"
+    )]
+    Newer(u8),
+}
 
 /// A stored value, taken apart without copying.
 #[derive(Clone, Copy)]
@@ -115,8 +121,12 @@ pub fn prefix(api_version: &str, kind: &str) -> String {
 pub const METADATA_PREFIX: &str = "{\"apiVersion\":\"meta.k8s.io/v1\",\"kind\":\"PartialObjectMetadata\",\"metadata\":{\"resourceVersion\":\"";
 
 impl<'a> Record<'a> {
-    pub fn read(value: &'a [u8]) -> Result<Self, Damaged> {
-        Self::split(value).ok_or(Damaged)
+    pub fn read(value: &'a [u8]) -> Result<Self, Unreadable> {
+        Self::split(value).ok_or_else(|| match value.first() {
+            // Formats are counted up; what begins with a letter or bracket is none.
+            Some(format) if *format > FORMAT && *format < b' ' => Unreadable::Newer(*format),
+            _ => Unreadable::Damaged,
+        })
     }
 
     fn split(value: &'a [u8]) -> Option<Self> {
@@ -195,8 +205,8 @@ impl<'a> Record<'a> {
         out.push(b'}');
     }
 
-    pub fn parse(&self, prefix: &str, revision: u64) -> Result<Value, Damaged> {
-        serde_json::from_slice(&self.render(prefix, revision)).map_err(|_| Damaged)
+    pub fn parse(&self, prefix: &str, revision: u64) -> Result<Value, Unreadable> {
+        serde_json::from_slice(&self.render(prefix, revision)).map_err(|_| Unreadable::Damaged)
     }
 }
 
@@ -279,6 +289,13 @@ mod tests {
         for cut in 0..FIXED {
             assert!(Record::read(&value[..cut]).is_err());
         }
-        assert!(Record::read(b"{}").is_err());
+        assert_eq!(Record::read(b"{}").err(), Some(Unreadable::Damaged));
+    }
+
+    #[test]
+    fn an_object_of_a_newer_version_is_told_from_a_damaged_one() {
+        let mut value = encode(&json!({"metadata": {"name": "a"}}), 0, &[]).to_vec();
+        value[0] = FORMAT + 1;
+        assert_eq!(Record::read(&value).err(), Some(Unreadable::Newer(FORMAT + 1)));
     }
 }

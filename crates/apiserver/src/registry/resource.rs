@@ -8,7 +8,7 @@ use tombolo_store::Durability;
 
 use super::schema::Schema;
 use crate::http::status::Failure;
-use crate::record::{self, Damaged, Record};
+use crate::record::{self, Record, Unreadable};
 
 /// The tenant segment of every key. One API server serves one tenant today; keys are ready for more.
 pub const TENANT: &str = "default";
@@ -126,7 +126,7 @@ impl Resource {
         record::encode(object, self.shape, &fields)
     }
 
-    pub fn decode(&self, value: &[u8], revision: u64) -> Result<Value, Damaged> {
+    pub fn decode(&self, value: &[u8], revision: u64) -> Result<Value, Unreadable> {
         let record = Record::read(value)?;
         let mut object = match &self.stored {
             None => record.parse(&self.prefix, revision)?,
