@@ -57,9 +57,9 @@ pub fn traces(data: &Path) -> Vec<String> {
         String::from_utf8_lossy(&output).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     let links = lines("ip", &["-o", "link"]);
-    found.extend(
-        links.into_iter().filter(|l| l.contains(&id) || l.contains(": tmb")).map(|l| format!("link {l}")),
-    );
+    let ours = links.iter().filter(|link| link.contains(&id) || link.contains(": tmb"));
+    // Without flags and state, which the kernel may settle much later.
+    found.extend(ours.filter_map(|link| link.split(" <").next()).map(|link| format!("link {link}")));
     let tables = lines("nft", &["list", "tables"]);
     found.extend(tables.into_iter().filter(|table| table.contains(&id)).map(|t| format!("rules {t}")));
     found
