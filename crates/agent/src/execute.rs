@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::apply::Removed;
@@ -16,21 +17,31 @@ const AT_ONCE: usize = 16;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The highest epoch seen of the hub.
-#[derive(Default)]
-pub struct Epoch(AtomicI64);
+pub struct Epoch {
+    highest: AtomicI64,
+    risen: Notify,
+}
 
 impl Epoch {
     pub fn new(epoch: i64) -> Self {
-        Self(AtomicI64::new(epoch))
+        Self { highest: AtomicI64::new(epoch), risen: Notify::new() }
     }
 
     pub fn get(&self) -> i64 {
-        self.0.load(Ordering::Relaxed)
+        self.highest.load(Ordering::Relaxed)
     }
 
     /// Says whether it is news.
     pub fn see(&self, epoch: i64) -> bool {
-        self.0.fetch_max(epoch, Ordering::Relaxed) < epoch
+        let news = self.highest.fetch_max(epoch, Ordering::Relaxed) < epoch;
+        if news {
+            self.risen.notify_one();
+        }
+        news
+    }
+
+    pub async fn rises(&self) {
+        self.risen.notified().await;
     }
 }
 

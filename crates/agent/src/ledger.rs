@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use kube::core::ObjectMeta;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
 
 use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
@@ -113,6 +114,8 @@ pub struct Ledger {
     named: HashMap<Key, BTreeSet<String>>,
     changed: BTreeSet<String>,
     serial: u64,
+    /// A Work came that may run at most once.
+    pub lease_wanted: Arc<Notify>,
 }
 
 /// One status to send.
@@ -187,6 +190,9 @@ impl Ledger {
         }
         if let Some(key) = Key::of(&work.spec.object) {
             self.roots.insert(key, name);
+        }
+        if work.spec.lease.is_some() {
+            self.lease_wanted.notify_one();
         }
         true
     }

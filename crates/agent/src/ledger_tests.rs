@@ -235,3 +235,16 @@ fn in_a_rush_of_works_reports_gather() {
     assert_eq!(then.len(), 1, "but not without end");
     assert_eq!(then[0].patch["status"]["object"]["replicas"], 2);
 }
+
+#[tokio::test]
+async fn whoever_renews_leases_is_woken_by_a_work_that_needs_one() {
+    let mut ledger = Ledger::default();
+    let wanted = ledger.lease_wanted.clone();
+    let woken = || tokio::time::timeout(std::time::Duration::from_millis(20), wanted.notified());
+    ledger.put(&work("a", "1", 1));
+    assert!(woken().await.is_err(), "it needs none");
+    let mut once = work("b", "2", 1);
+    once.spec.lease = Some(Default::default());
+    ledger.put(&once);
+    assert!(woken().await.is_ok());
+}

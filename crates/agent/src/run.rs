@@ -31,6 +31,10 @@ const LAST_PROBE: Duration = Duration::from_secs(600);
 /// A session that lasted this long was a good one: the next wait is short again.
 const GOOD: Duration = Duration::from_secs(30);
 
+/// Between looks at the certificate, and before something that went wrong is tried again.
+const LONGEST_REST: Duration = Duration::from_secs(60);
+const AGAIN: Duration = Duration::from_secs(5);
+
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error(transparent)]
@@ -387,13 +391,18 @@ async fn renew_lease(
         kube::Api::namespaced(config.site.clone(), tombolo_api::names::SYSTEM_NAMESPACE);
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let (machine, boot) = (read("/etc/machine-id"), read("/proc/sys/kernel/random/boot_id"));
+    let wanted = shared.ledger.lock().lease_wanted.clone();
     let mut last: Option<u64> = None;
     let mut last_for = String::new();
     let mut caught_up = false;
     let mut tie = uuid::Uuid::new_v4().to_string();
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
-        let Some((seconds, between)) = shared.ledger.lock().lease_seconds() else { continue };
+        let terms = shared.ledger.lock().lease_seconds();
+        let Some((seconds, between)) = terms else {
+            wanted.notified().await;
+            continue;
+        };
         let (Some(sent), Some(now)) = (connection.answered(), tombolo_tunnel::boot_millis()) else {
             continue;
         };
@@ -471,7 +480,7 @@ async fn remember(
                 tracing::warn!(%error, "cannot record the hub's epoch");
             }
         }
-        if renew_due(state, jiff::Timestamp::now().as_second()) {
+        if renew_in(state, jiff::Timestamp::now().as_second()).is_some_and(|seconds| seconds <= 0) {
             match renew(hub, config).await {
                 Ok((key, certificate)) => {
                     tracing::info!(site = config.name, "certificate renewed");
@@ -484,7 +493,12 @@ async fn remember(
                 Err(error) => tracing::warn!(%error, "cannot renew the certificate"),
             }
         }
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        let pause =
+            if epoch.get() > state.epoch { AGAIN } else { rest(state, jiff::Timestamp::now().as_second()) };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = epoch.rises() => {}
+        }
     }
 }
 
@@ -510,9 +524,15 @@ async fn renew(hub: &Client, config: &AgentConfig) -> Result<(String, String), J
     Ok((key.serialize_pem(), certificate))
 }
 
-/// After two thirds of its life.
-fn renew_due(state: &State, now: i64) -> bool {
-    state.validity().is_some_and(|(start, end)| now >= start + (end - start) / 3 * 2)
+/// Seconds until the certificate is due to be renewed, after two thirds of its life.
+fn renew_in(state: &State, now: i64) -> Option<i64> {
+    state.validity().map(|(start, end)| start + (end - start) / 3 * 2 - now)
+}
+
+/// How long an agent may rest before it looks at its certificate again. Not for long: clocks are set.
+fn rest(state: &State, now: i64) -> Duration {
+    let due = renew_in(state, now).map(|seconds| Duration::from_secs(seconds.max(0).unsigned_abs()));
+    due.map_or(LONGEST_REST, |due| due.clamp(AGAIN, LONGEST_REST))
 }
 
 struct CloseOnDrop(Connection);

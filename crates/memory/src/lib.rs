@@ -5,6 +5,8 @@
 //! for huge pages and keeps what was freed, and a site with ten pods took 123 MB with it. Switched off, that was 62 MB; it must
 //! happen before the first allocation, which comes before `main`.
 
+use std::io::BufRead;
+use std::ops::Range;
 use std::time::Duration;
 
 use libmimalloc_sys::{mi_option_set, mi_option_t};
@@ -84,7 +86,8 @@ fn processor_time() -> std::io::Result<Duration> {
 }
 
 fn let_go_of_code() -> std::io::Result<()> {
-    for mapping in untouched(&std::fs::read_to_string("/proc/self/smaps")?) {
+    let smaps = std::io::BufReader::new(std::fs::File::open("/proc/self/smaps")?);
+    for mapping in untouched(smaps)? {
         // SAFETY: the mapping is of a file, cannot be written, and no page of it differs from the file: the kernel maps the
         // same bytes again as soon as one is touched.
         unsafe { libc::madvise(mapping.start as *mut libc::c_void, mapping.len(), libc::MADV_DONTNEED) };
@@ -94,17 +97,19 @@ fn let_go_of_code() -> std::io::Result<()> {
 
 /// Read-only mappings of the program that hold nothing but what is in its file: no relocated table, no breakpoint. The
 /// program is what is mapped first; it stays where it is, other than libraries, in whose place something else may come.
-fn untouched(smaps: &str) -> Vec<std::ops::Range<usize>> {
+fn untouched(mut smaps: impl BufRead) -> std::io::Result<Vec<Range<usize>>> {
     let mut found = Vec::new();
-    let mut program = None;
+    let mut program: Option<String> = None;
     let mut current = None;
-    for line in smaps.lines() {
+    let mut line = String::new();
+    while smaps.read_line(&mut line)? > 0 {
         let mut words = line.split_whitespace();
         match (words.next(), words.next()) {
             (Some("Anonymous:"), Some("0")) => found.extend(current.take()),
             (Some(range), Some(rights)) if range.contains('-') => {
                 let path = words.nth(3).filter(|path| path.starts_with('/'));
-                let is_program = path.is_some_and(|path| *program.get_or_insert(path) == path);
+                let is_program =
+                    path.is_some_and(|path| program.get_or_insert_with(|| path.to_owned()) == path);
                 let is_candidate = is_program && matches!(rights, "r--p" | "r-xp");
                 current = range.split_once('-').filter(|_| is_candidate).and_then(|(start, end)| {
                     Some(usize::from_str_radix(start, 16).ok()?..usize::from_str_radix(end, 16).ok()?)
@@ -112,8 +117,9 @@ fn untouched(smaps: &str) -> Vec<std::ops::Range<usize>> {
             }
             _ => {}
         }
+        line.clear();
     }
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -147,7 +153,7 @@ Anonymous:             0 kB
 8000-9000 r-xp 00000000 00:00 0                          [vdso]
 Anonymous:             0 kB
 ";
-        assert_eq!(untouched(smaps), [0x1000..0x3000, 0x3000..0x5000]);
+        assert_eq!(untouched(smaps.as_bytes()).expect("mappings"), [0x1000..0x3000, 0x3000..0x5000]);
     }
 
     #[test]
