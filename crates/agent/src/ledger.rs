@@ -33,6 +33,8 @@ pub struct Key {
 pub struct Entry {
     pub uid: String,
     pub generation: i64,
+    /// The hub's, when it was last heard of this Work.
+    revision: u64,
     pub spec: Arc<WorkSpec>,
     /// What the hub should show.
     pub status: WorkStatus,
@@ -44,7 +46,8 @@ pub struct Entry {
     flights: Vec<Flight>,
     /// Nobody knows what became of earlier reports: the next one says everything.
     uncertain: bool,
-    /// From an earlier run of the agent: what the hub shows is not known yet, so nothing is reported.
+    /// From an earlier run of the agent, or before the hub was restored: what the hub shows is not known yet, so nothing is
+    /// reported.
     recalled: bool,
     reported: Option<Instant>,
     /// Since when a change is held back.
@@ -145,7 +148,16 @@ impl std::fmt::Display for Key {
 }
 
 impl Ledger {
-    /// A Work as the hub has it. Says whether the site must act.
+    /// A change as the hub's watch tells it; what was read before may be newer. Says whether the site must act.
+    pub fn follow(&mut self, work: &Work) -> bool {
+        let known = work.metadata.name.as_ref().and_then(|name| self.works.get(name));
+        let late = known.is_some_and(|entry| {
+            Some(&entry.uid) == work.metadata.uid.as_ref() && entry.revision > revision(work)
+        });
+        !late && self.put(work)
+    }
+
+    /// A Work as the hub has it now. Says whether the site must act.
     pub fn put(&mut self, work: &Work) -> bool {
         let name = work.metadata.name.clone().unwrap_or_default();
         let uid = work.metadata.uid.clone().unwrap_or_default();
@@ -159,11 +171,14 @@ impl Ledger {
                 entry.sent = entry.acked.clone();
                 self.changed.insert(name.clone());
             }
-            // Our own reports echo back here; only a newer intent is news.
-            if entry.generation >= generation {
+            entry.revision = revision(work);
+            // Our own reports echo back here; only another intent is news. That of a restored hub may be an older one, and
+            // have the number of one that this site knows.
+            if entry.generation == generation && *entry.spec == work.spec {
                 return false;
             }
             entry.generation = generation;
+            entry.status.observed_generation = entry.status.observed_generation.min(generation - 1);
             let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
             self.unname(&name, &old);
         } else {
@@ -171,6 +186,7 @@ impl Ledger {
             let entry = Entry {
                 uid,
                 generation,
+                revision: revision(work),
                 spec: Arc::new(work.spec.clone()),
                 status: work.status.clone().unwrap_or_default(),
                 acked: known.clone(),
@@ -205,7 +221,12 @@ impl Ledger {
         }
     }
 
-    /// Is there a Work of which the hub has not spoken since this agent began?
+    /// The hub was restored: what it wants and what it shows is not known until it has spoken again.
+    pub fn doubt_all(&mut self) {
+        self.works.values_mut().for_each(|entry| entry.recalled = true);
+    }
+
+    /// Is there a Work of which the hub has not spoken since this agent began, or since the hub was restored?
     pub fn recalls_any(&self) -> bool {
         self.works.values().any(|entry| entry.recalled)
     }
@@ -464,6 +485,10 @@ impl Entry {
     fn rests(&self, now: Instant) -> bool {
         self.reported.is_some_and(|then| now.saturating_duration_since(then) < REST)
     }
+}
+
+fn revision(work: &Work) -> u64 {
+    work.metadata.resource_version.as_ref().and_then(|revision| revision.parse().ok()).unwrap_or_default()
 }
 
 pub fn keys(spec: &WorkSpec) -> impl Iterator<Item = Key> + '_ {

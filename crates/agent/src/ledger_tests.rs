@@ -26,11 +26,44 @@ fn reports(ledger: &mut Ledger) -> Vec<Report> {
 #[test]
 fn a_report_that_echoes_back_is_no_news_and_a_new_generation_is() {
     let mut ledger = Ledger::default();
-    assert!(ledger.put(&work("a", "1", 1)));
-    assert!(!ledger.put(&work("a", "1", 1)));
-    assert!(ledger.put(&work("a", "1", 2)));
-    assert!(!ledger.put(&work("a", "1", 1)), "an older one came late");
-    assert!(ledger.put(&work("a", "2", 1)), "the same name, another Work");
+    let at = |revision: u64, uid: &str, generation: i64| {
+        let mut work = work("a", uid, generation);
+        work.metadata.resource_version = Some(revision.to_string());
+        work
+    };
+    assert!(ledger.put(&at(10, "1", 1)));
+    assert!(!ledger.put(&at(11, "1", 1)));
+    assert!(ledger.follow(&at(12, "1", 2)));
+    assert!(!ledger.follow(&at(10, "1", 1)), "an older one came late");
+    assert!(ledger.follow(&at(13, "2", 1)), "the same name, another Work");
+}
+
+#[test]
+fn what_a_restored_hub_wants_counts_although_it_is_older_and_it_is_told_what_it_forgot() {
+    let mut ledger = Ledger::default();
+    let scaled = |generation: i64, replicas: i64| {
+        let mut work = work("a", "1", generation);
+        work.spec.object["spec"] = json!({"replicas": replicas});
+        work
+    };
+    ledger.put(&scaled(2, 1));
+    ledger.see_pod("a", "p", Some(pod(true)));
+    let report = reports(&mut ledger).pop().expect("a report");
+    ledger.landed("a", report.id, 5);
+    assert!(reports(&mut ledger).is_empty());
+    ledger.doubt_all();
+    assert!(
+        ledger.recalls_any() && reports(&mut ledger).is_empty(),
+        "nothing is told before the hub has spoken"
+    );
+    assert!(ledger.put(&scaled(1, 4)), "yesterday's");
+    assert_eq!(ledger.get("a").expect("known").spec.object["spec"]["replicas"], 4);
+    assert_eq!(reports(&mut ledger).pop().expect("a report").patch["status"]["pods"]["p"]["ready"], true);
+    ledger.applied("a", "1", 1, Outcome::default(), "t");
+    assert!(ledger.is_applied("a"));
+    assert!(ledger.put(&scaled(1, 3)), "another intent with a number that is known");
+    assert!(!ledger.is_applied("a"));
+    assert!(!ledger.put(&scaled(1, 3)));
 }
 
 #[test]

@@ -13,12 +13,15 @@ use kube::core::{ObjectList, PartialObjectMeta, Request};
 use kube::{Client, Error, ResourceExt};
 use tombolo_api::{Work, names};
 
+use crate::ledger::Ledger;
 use crate::observe::Shared;
 
 /// Where a watch goes on; kept over reconnects.
 #[derive(Clone, Debug, Default)]
 pub struct Position {
     version: String,
+    /// The hub's highest revision so far.
+    seen: u64,
     /// Since when nothing was heard.
     left: Option<Instant>,
 }
@@ -27,6 +30,12 @@ impl Position {
     /// The hub is not heard from now on.
     pub fn leave(&mut self) {
         self.left = Some(Instant::now());
+    }
+
+    /// The watch cannot go on where it stopped.
+    fn lose(&mut self) {
+        self.seen = self.seen.max(self.version.parse().unwrap_or_default());
+        self.version.clear();
     }
 }
 
@@ -47,11 +56,12 @@ pub async fn follow(
 ) -> Result<(), Error> {
     let api: Api<Work> = Api::namespaced(hub.clone(), &names::site_namespace(site));
     if position.left.take().is_some_and(|left| left.elapsed() > LONG_CUT) {
-        position.version.clear();
+        position.lose();
     }
     loop {
         if position.version.is_empty() {
-            position.version = list(hub, &api, shared).await?;
+            position.version = list(hub, &api, shared, position.seen).await?;
+            position.seen = position.version.parse().unwrap_or_default();
         }
         let params = WatchParams::default().timeout(LONG).disable_bookmarks();
         // Our own reports would come back as whole Works, and who wrote what is nothing to us.
@@ -66,7 +76,7 @@ pub async fn follow(
         let mut events = match hub.request_events::<Work>(request).await {
             Ok(events) => events.boxed(),
             Err(Error::Api(status)) if status.code == 410 => {
-                position.version.clear();
+                position.lose();
                 continue;
             }
             Err(error) => return Err(error),
@@ -75,7 +85,7 @@ pub async fn follow(
             match event {
                 Ok(WatchEvent::Added(work) | WatchEvent::Modified(work)) => {
                     position.version = work.resource_version().unwrap_or_default();
-                    take(shared, &work);
+                    take(shared, &work, Ledger::follow);
                 }
                 Ok(WatchEvent::Deleted(work)) => {
                     position.version = work.resource_version().unwrap_or_default();
@@ -86,7 +96,7 @@ pub async fn follow(
                 }
                 Ok(WatchEvent::Bookmark(bookmark)) => position.version = bookmark.metadata.resource_version,
                 Ok(WatchEvent::Error(status)) if status.code == 410 => {
-                    position.version.clear();
+                    position.lose();
                     break;
                 }
                 Ok(WatchEvent::Error(status)) => return Err(Error::Api(status)),
@@ -125,9 +135,9 @@ pub async fn caught_up(hub: &Client, site: &str, shared: &Arc<Shared>) -> Result
     }
 }
 
-fn take(shared: &Arc<Shared>, work: &Work) {
+fn take(shared: &Arc<Shared>, work: &Work, how: fn(&mut Ledger, &Work) -> bool) {
     let name = work.name_any();
-    let news = shared.ledger.lock().put(work);
+    let news = how(&mut shared.ledger.lock(), work);
     if news {
         shared.keep.put(work);
         shared.watch_kinds(&work.spec);
@@ -165,11 +175,19 @@ async fn versions(
     hub.request(request).await
 }
 
-/// All Works the first time, for what the hub shows of them too; later only those whose version differs from what is held.
-async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>) -> Result<String, Error> {
+/// Whether a hub that was last heard at revision `seen` and is at `now` was restored in between: it skips revisions, or (where
+/// somebody copied files by hand) is behind. One that was merely busy costs reading everything once.
+fn was_restored(seen: u64, now: &str) -> bool {
+    let now = now.parse().unwrap_or(seen);
+    seen > 0 && (now < seen || now - seen >= names::RESTORED_SKIP)
+}
+
+/// All Works the first time, and after the hub was restored, for what the hub shows of them too; otherwise only those whose
+/// version differs from what is held.
+async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>, seen: u64) -> Result<String, Error> {
     let held: HashMap<String, (String, i64)> =
         shared.ledger.lock().versions().map(|(n, uid, g)| (n.clone(), (uid.to_owned(), g))).collect();
-    let all = held.is_empty() || shared.ledger.lock().recalls_any();
+    let mut all = held.is_empty() || shared.ledger.lock().recalls_any();
     let mut params = ListParams::default().limit(PAGE);
     let mut there: Vec<String> = Vec::new();
     let mut version = String::new();
@@ -178,11 +196,17 @@ async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>) -> Result<Str
             let page = api.list(&params).await?;
             for work in &page.items {
                 there.push(work.name_any());
-                take(shared, work);
+                take(shared, work, Ledger::put);
             }
             page.metadata
         } else {
             let page = versions(hub, api, &params).await?;
+            if page.metadata.resource_version.as_ref().is_some_and(|now| was_restored(seen, now)) {
+                tracing::info!("the hub was restored from a backup: all works are read again");
+                shared.ledger.lock().doubt_all();
+                (all, params, there) = (true, ListParams::default().limit(PAGE), Vec::new());
+                continue;
+            }
             let differs = |item: &&PartialObjectMeta<Work>| {
                 held.get(&item.name_any()).is_none_or(|(uid, generation)| {
                     item.metadata.uid.as_ref() != Some(uid) || item.metadata.generation != Some(*generation)
@@ -197,7 +221,7 @@ async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>) -> Result<Str
             let mut fetched = futures::stream::iter(asked).buffered(AT_ONCE);
             while let Some(work) = fetched.next().await {
                 if let Some(work) = work? {
-                    take(shared, &work);
+                    take(shared, &work, Ledger::put);
                 }
             }
             there.extend(page.items.iter().map(|item| item.name_any()));
@@ -217,4 +241,17 @@ async fn list(hub: &Client, api: &Api<Work>, shared: &Arc<Shared>) -> Result<Str
     }
     shared.site.notify_one();
     Ok(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_restored_hub_is_known_by_its_revision() {
+        assert!(!was_restored(0, "5"), "never heard before");
+        assert!(!was_restored(500, "500") && !was_restored(500, "900000"));
+        assert!(was_restored(500, "1000500") && was_restored(500, "1800000000000"));
+        assert!(was_restored(500, "400"), "copied by hand");
+    }
 }

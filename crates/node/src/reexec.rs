@@ -13,6 +13,7 @@ use libcontainer::container::builder::ContainerBuilder;
 use libcontainer::syscall::syscall::SyscallType;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
+use nix::sys::stat::{Mode, umask};
 use nix::sys::wait::{WaitStatus, waitpid};
 use serde::{Deserialize, Serialize};
 
@@ -39,13 +40,21 @@ pub fn maybe_run() {
     let args: Vec<String> = std::env::args().collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [_, CREATE, dir] => {
+            open_up();
             report(Path::new(dir).join("error").as_path(), create(Path::new(dir)).map(|()| 0))
         }
         [_, EXEC, dir, process] => {
+            open_up();
             report(Path::new(&format!("{process}.error")), exec(Path::new(dir), Path::new(process)))
         }
         _ => {}
     }
+}
+
+/// Who runs us keeps its files to itself; what a container makes, and the folders made for its mounts, anybody in it may
+/// read, as with other runtimes.
+fn open_up() {
+    umask(Mode::S_IWGRP | Mode::S_IWOTH);
 }
 
 fn report(error_file: &Path, outcome: Result<i32, anyhow::Error>) -> ! {

@@ -5,13 +5,10 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use tombolo_api::names::RESTORED_SKIP;
 use tombolo_store::{EmbeddedOptions, EmbeddedStore, Store};
 
 use crate::{control, start};
-
-/// Revisions that the restored store skips: more than can have happened since the backup, so that no client takes a new
-/// revision for one that it saw before.
-const SKIP: u64 = 1_000_000;
 
 /// Copy the store of a hub or site, while it serves or while it is stopped
 #[derive(clap::Args)]
@@ -85,7 +82,10 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     start::private_folder(&args.data_dir)
         .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
     let store = store_of(&args.data_dir);
-    let revision = tombolo_store::restore(&args.from, &store, SKIP)?;
+    // Of two that are made from the same backup, the later one is ahead by as much as any other.
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let least = now.as_secs().saturating_mul(RESTORED_SKIP);
+    let revision = tombolo_store::restore(&args.from, &store, RESTORED_SKIP, least)?;
     give_to_owner_of(&args.data_dir, &store)?;
     println!("{} goes on from revision {revision}; start it as before", args.data_dir.display());
     let mark = args.data_dir.join(super::hub::RESTORED);

@@ -194,6 +194,16 @@ async fn limits_and_identities_are_enforced() {
         .await;
     site.until("boss", "done", |pod| phase(pod) == "Succeeded").await;
     assert_eq!(site.run(&["logs", "boss"]).await.expect("logs"), "mounted\n");
+
+    // Whoever runs in a container may look into the folders that were made for its mounts, and what it makes is not closed.
+    site.create("guest", json!({"securityContext": {"runAsUser": 65532},
+        "containers": [{"name": "main", "command": ["sleep", "1000"], "volumeMounts": [{"name": "deep", "mountPath": "/deep/down/here"}]}],
+        "volumes": [{"name": "deep", "emptyDir": {}}]}))
+        .await;
+    site.ready("guest").await;
+    let look = "umask; grep Umask /proc/1/status; ls -d /deep/down/here";
+    let seen = site.run(&["exec", "guest", "--", "sh", "-c", look]).await.expect("exec");
+    assert_eq!(seen, "0022\nUmask:\t0022\n/deep/down/here\n");
     site.tear_down().await;
 }
 

@@ -23,11 +23,12 @@ pub(crate) async fn backup(snapshot: Page, folder: &Path) -> Result<u64, StoreEr
 }
 
 /// Makes a data folder from a backup, which is only read. Returns the revision of the new store: `skip` after that of
-/// the backup. Skip more than could have happened since the backup was made (a million is cheap), so that no client
-/// that knew the lost store takes a revision of the new one for one it has already seen.
-pub fn restore(backup: &Path, into: &Path, skip: u64) -> Result<u64, StoreError> {
+/// the backup, and `least` at least. Skip more than could have happened since the backup was made (a million is cheap), so
+/// that no client that knew the lost store takes a revision of the new one for one it has already seen; `least` does the
+/// same for one that was restored from the same backup before.
+pub fn restore(backup: &Path, into: &Path, skip: u64, least: u64) -> Result<u64, StoreError> {
     let contents = folder::read_closed_folder(backup)?;
-    let revision = contents.revision.saturating_add(skip);
+    let revision = contents.revision.saturating_add(skip).max(least);
     write(into, contents.records.into_values().map(|(record, _)| record), revision)?;
     Ok(revision)
 }

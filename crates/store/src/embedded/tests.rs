@@ -363,10 +363,10 @@ async fn a_backup_restores_with_its_revision_moved_on() {
     put(&store, "/after", "x", Durable).await;
 
     let restored = folder.path().join("restored");
-    assert_eq!(restore(&copy, &restored, 1000).unwrap(), revision + 1000);
-    let again = restore(&copy, &restored, 1000);
+    assert_eq!(restore(&copy, &restored, 1000, 0).unwrap(), revision + 1000);
+    let again = restore(&copy, &restored, 1000, 0);
     assert!(matches!(again, Err(StoreError::NotEmpty { .. })), "{again:?}");
-    let live = restore(&folder.path().join("live"), &folder.path().join("no"), 0);
+    let live = restore(&folder.path().join("live"), &folder.path().join("no"), 0, 0);
     assert!(matches!(live, Err(StoreError::Damaged { .. })), "a live folder is no backup: {live:?}");
     let restored = open(&restored).unwrap();
     assert_eq!(all(&restored).await, before);
