@@ -96,11 +96,15 @@ async fn pods(cluster: &Connected) -> Option<Finding> {
         let unscheduled = status.conditions.iter().flatten().any(|c| {
             c.type_ == "PodScheduled" && c.status == "False" && c.reason.as_deref() == Some("Unschedulable")
         });
-        let failing = status.container_statuses.iter().flatten().any(|container| {
-            let waiting =
-                container.state.as_ref().and_then(|s| s.waiting.as_ref()).and_then(|w| w.reason.clone());
-            waiting.is_some_and(|reason| reason.contains("BackOff") || reason.starts_with("Err"))
-        });
+        let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+        let failing =
+            containers.filter_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.as_deref()).any(|reason| {
+                // The others say that it starts: ContainerCreating, PodInitializing.
+                reason.contains("BackOff")
+                    || reason.starts_with("Err")
+                    || reason.ends_with("Error")
+                    || reason == "InvalidImageName"
+            });
         unscheduled || failing
     };
     let name = |pod: &Pod| {
