@@ -35,12 +35,16 @@ spec:
 
 /// `tombolo agent`, as a person starts it beside a cluster.
 fn agent(dir: &Path, member: &Path, join: &str) -> Result<Process> {
+    agent_as("frankfurt", dir, member, join)
+}
+
+fn agent_as(name: &str, dir: &Path, member: &Path, join: &str) -> Result<Process> {
     let mut command = Command::new(cargo_binary("tombolo"));
     // tombolo join URL --token T --ca-hash H  ->  tombolo agent --hub URL --token T --ca-hash H
     let words: Vec<_> = join.split_whitespace().skip(2).collect();
-    command.args(["agent", "--name", "frankfurt", "--tier", "cloud", "--kubeconfig"]).arg(member);
+    command.args(["agent", "--name", name, "--tier", "cloud", "--kubeconfig"]).arg(member);
     command.arg("--hub").args(words);
-    Process::start("agent", command, dir)
+    Process::start(&format!("agent-{name}"), command, dir)
 }
 
 fn hub_says(hub: &Path, args: &[&str]) -> Result<String> {
@@ -122,6 +126,13 @@ fn is_a_good_member(release: Release) -> Result<()> {
     tie.kill();
     kubectl.until(&["get", "nodes"], "NotReady", PATIENCE)?;
     ensure!(member.run(&["get", "deploy", "web", "-o", "jsonpath={.spec.replicas}"])? == "3");
+    // Under another name it is refused, and told which one it has.
+    let mut stranger = agent_as("munich", dir.path(), &upstream.kubeconfig, join.trim())?;
+    wait_for("another name to be refused", PATIENCE, || {
+        ensure!(stranger.log().contains("tied to the hub as frankfurt, not as munich"), "{}", stranger.log());
+        ensure!(stranger.alive().is_err(), "it runs on");
+        Ok(())
+    })?;
     // Its token is used up, but it has a certificate by now.
     let _tie = agent(dir.path(), &upstream.kubeconfig, join.trim())?;
     wait_for("the site to be back", PATIENCE, || {

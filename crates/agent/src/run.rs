@@ -49,6 +49,10 @@ pub enum AgentError {
     Revoked(String),
     #[error("the hub removed this site: {0}")]
     Removed(String),
+    #[error(
+        "this cluster is tied to the hub as {tied}, not as {asked}: use `--name {tied}`, or leave the hub first"
+    )]
+    Name { tied: String, asked: String },
 }
 
 /// What goes on whether or not the hub is there, and how to end it.
@@ -68,6 +72,9 @@ pub async fn run(config: AgentConfig) -> Result<(), AgentError> {
 async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), AgentError> {
     let secret = StateSecret::new(config.site.clone(), &config.state);
     let mut state = load(&secret).await;
+    if let Some(tied) = state.site().filter(|tied| state.joined() && *tied != config.name) {
+        return Err(AgentError::Name { tied, asked: config.name.clone() });
+    }
     let mut running: Option<Running> = None;
     let mut position = Position::default();
     let mut knocks = 0;

@@ -37,12 +37,20 @@ impl State {
         !self.certificate.is_empty() && !self.key.is_empty() && self.removed.is_empty()
     }
 
-    /// Seconds since 1970 of the certificate's start and end.
-    pub fn validity(&self) -> Option<(i64, i64)> {
+    fn identity(&self) -> Option<tombolo_tunnel::PeerIdentity> {
         let chain =
             tombolo_tunnel::tls::certificates(self.certificate.as_bytes(), "the site's certificate").ok()?;
-        let identity = tombolo_tunnel::identity_of(chain.first()?)?;
-        Some((identity.not_before, identity.not_after))
+        tombolo_tunnel::identity_of(chain.first()?)
+    }
+
+    /// Seconds since 1970 of the certificate's start and end.
+    pub fn validity(&self) -> Option<(i64, i64)> {
+        self.identity().map(|identity| (identity.not_before, identity.not_after))
+    }
+
+    /// The name that the hub knows this site by.
+    pub fn site(&self) -> Option<String> {
+        tombolo_api::names::site_of_user(&self.identity()?.user).map(str::to_owned)
     }
 
     fn data(&self) -> BTreeMap<String, ByteString> {
