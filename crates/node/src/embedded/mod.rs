@@ -150,6 +150,17 @@ impl Embedded {
     }
 }
 
+/// Without them no container can be made. A shell in `ip netns exec` has a `/sys` of its own, with nothing in it.
+fn has_control_groups(root: &Path) -> Result<(), RuntimeError> {
+    if fs::read_dir(root).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(());
+    }
+    let path = root.display();
+    Err(RuntimeError::Create(format!(
+        "no control groups at {path}: `tombolo check machine` says how to mend it"
+    )))
+}
+
 #[async_trait]
 impl Runtime for Embedded {
     fn name(&self) -> &str {
@@ -158,6 +169,10 @@ impl Runtime for Embedded {
 
     fn version(&self) -> String {
         env!("CARGO_PKG_VERSION").to_owned()
+    }
+
+    async fn answers(&self) -> Result<(), RuntimeError> {
+        has_control_groups(Path::new("/sys/fs/cgroup"))
     }
 
     async fn start_sandbox(&self, spec: &SandboxSpec) -> Result<SandboxState, RuntimeError> {
@@ -478,4 +493,18 @@ fn grantable_capabilities() -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_control_groups_runs_no_pods_and_says_so() {
+        let dir = tempfile::tempdir().expect("folder");
+        let error = has_control_groups(dir.path()).expect_err("nothing is mounted");
+        assert!(error.to_string().contains("check machine"), "{error}");
+        fs::create_dir(dir.path().join("memory")).expect("a controller");
+        assert!(has_control_groups(dir.path()).is_ok());
+    }
 }
