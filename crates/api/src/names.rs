@@ -144,6 +144,10 @@ pub fn valid_site_name(name: &str) -> bool {
         && !name.ends_with('-')
 }
 
+/// Revisions that a restored store skips at least: more than can have happened since the backup, so that no client takes a new
+/// revision for one that it saw before, and agents see that the hub was restored.
+pub const RESTORED_SKIP: u64 = 1_000_000;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,7 +167,3 @@ mod tests {
         assert_eq!(site_of_user("system:site:"), None);
     }
 }
-
-/// Revisions that a restored store skips at least: more than can have happened since the backup, so that no client takes a new
-/// revision for one that it saw before, and agents see that the hub was restored.
-pub const RESTORED_SKIP: u64 = 1_000_000;

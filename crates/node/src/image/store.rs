@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -77,10 +79,23 @@ impl Table {
     }
 }
 
-/// The images of one machine. Cheap to share behind an `Arc`; every call may touch the disk.
+/// The table, and of which file it is.
+struct Known {
+    table: Table,
+    stamp: Option<Stamp>,
+}
+
+/// Inode, time and size of a file: another one when somebody has replaced it.
+type Stamp = (u64, i64, i64, u64);
+
+/// What interrupted imports left is older than any import takes.
+const ABANDONED: Duration = Duration::from_secs(24 * 3600);
+
+/// The images of one machine. Cheap to share behind an `Arc`; every call may touch the disk. Several processes may have one:
+/// a node that pulls and removes images, and `tombolo image import`.
 pub struct Store {
     root: PathBuf,
-    table: Mutex<Table>,
+    known: Mutex<Known>,
 }
 
 impl Store {
@@ -95,7 +110,32 @@ impl Store {
             }
             other => other?,
         };
-        Ok(Store { root, table: Mutex::new(table) })
+        // Looked at again before it is used for the first time.
+        Ok(Store { root, known: Mutex::new(Known { table, stamp: None }) })
+    }
+
+    /// The table as it is now.
+    fn known(&self) -> MutexGuard<'_, Known> {
+        let mut known = self.known.lock().expect("no panic while the table is held");
+        let stamp = stamp(&self.root);
+        if known.stamp != stamp
+            && let Ok(table) = Table::load(&self.root)
+        {
+            *known = Known { table, stamp };
+        }
+        known
+    }
+
+    /// Changes the table that is on disk, one process at a time.
+    fn change<T>(&self, how: impl FnOnce(&mut Table) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        let path = self.root.join("lock");
+        let turn = fs::File::create(&path).map_err(at(&path))?;
+        turn.lock().map_err(at(&path))?;
+        let mut known = self.known();
+        let outcome = how(&mut known.table).and_then(|outcome| self.save(&known.table).map(|()| outcome));
+        // What was not saved is not so.
+        known.stamp = if outcome.is_ok() { stamp(&self.root) } else { None };
+        outcome
     }
 
     pub(super) fn scratch(&self, name: &str) -> Result<PathBuf, StoreError> {
@@ -118,8 +158,8 @@ impl Store {
         if !self.layer_path(name).is_dir() {
             return None;
         }
-        let table = self.table.lock().expect("no panic while the table is held");
-        let user = table.images.values().find(|image| image.layers.iter().any(|layer| layer == name));
+        let known = self.known();
+        let user = known.table.images.values().find(|image| image.layers.iter().any(|layer| layer == name));
         // An image of one layer knows its size; otherwise the sum is only known as a whole.
         Some(user.filter(|image| image.layers.len() == 1).map_or(0, |image| image.size))
     }
@@ -148,19 +188,19 @@ impl Store {
     }
 
     pub(super) fn add_image(&self, image: Image, names: &[Reference]) -> Result<Image, StoreError> {
-        let mut table = self.table.lock().expect("no panic while the table is held");
-        let entry = table.images.entry(image.id.clone()).or_insert_with(|| image.clone());
-        for digest in &image.digests {
-            if !entry.digests.contains(digest) {
-                entry.digests.push(digest.clone());
+        self.change(|table| {
+            let entry = table.images.entry(image.id.clone()).or_insert_with(|| image.clone());
+            for digest in &image.digests {
+                if !entry.digests.contains(digest) {
+                    entry.digests.push(digest.clone());
+                }
             }
-        }
-        let entry = entry.clone();
-        for name in names {
-            table.references.insert(name.to_string(), image.id.clone());
-        }
-        self.save(&table)?;
-        Ok(entry)
+            let entry = entry.clone();
+            for name in names {
+                table.references.insert(name.to_string(), image.id.clone());
+            }
+            Ok(entry)
+        })
     }
 
     fn save(&self, table: &Table) -> Result<(), StoreError> {
@@ -204,14 +244,12 @@ impl Store {
     }
 
     /// Finds an image by reference, by id or by `repository@digest`.
-    ///
-    /// What is not known is looked for on disk once more: `tombolo image import` may have added it meanwhile.
     pub fn get(&self, name: &str) -> Option<Image> {
         if let Some(image) = self.find(name) {
             return Some(image);
         }
-        let fresh = Table::load(&self.root).ok()?;
-        *self.table.lock().expect("no panic while the table is held") = fresh;
+        // A layer that was lost may have come back, which the table does not show.
+        self.known.lock().expect("no panic while the table is held").stamp = None;
         self.find(name)
     }
 
@@ -221,7 +259,7 @@ impl Store {
     }
 
     fn named(&self, name: &str) -> Option<Image> {
-        let table = self.table.lock().expect("no panic while the table is held");
+        let table = &self.known().table;
         if let Some(image) = table.images.get(name) {
             return Some(image.clone());
         }
@@ -237,7 +275,7 @@ impl Store {
 
     /// Every image with the names it has.
     pub fn list(&self) -> Vec<(Image, Vec<String>)> {
-        let table = self.table.lock().expect("no panic while the table is held");
+        let table = &self.known().table;
         let names =
             |id: &str| table.references.iter().filter(|(_, i)| *i == id).map(|(n, _)| n.clone()).collect();
         table.images.values().map(|image| (image.clone(), names(&image.id))).collect()
@@ -245,33 +283,46 @@ impl Store {
 
     /// Forgets a name, and the image with its layers when it was the last one.
     pub fn remove(&self, name: &str) -> Result<(), StoreError> {
-        let mut table = self.table.lock().expect("no panic while the table is held");
-        let reference = name.parse::<Reference>().map(|r| r.to_string()).unwrap_or_default();
-        let by_name = table.references.remove(&reference);
-        let id = match by_name {
-            Some(id) if table.references.values().any(|other| *other == id) => return self.save(&table),
-            Some(id) => id,
-            None if table.images.contains_key(name) => name.to_owned(),
-            None => return Err(StoreError::Unknown(name.to_owned())),
-        };
-        table.references.retain(|_, other| *other != id);
-        table.images.remove(&id);
-        self.save(&table)?;
-        self.sweep(&table)
+        self.change(|table| {
+            let reference = name.parse::<Reference>().map(|r| r.to_string()).unwrap_or_default();
+            let by_name = table.references.remove(&reference);
+            let id = match by_name {
+                Some(id) if table.references.values().any(|other| *other == id) => return Ok(()),
+                Some(id) => id,
+                None if table.images.contains_key(name) => name.to_owned(),
+                None => return Err(StoreError::Unknown(name.to_owned())),
+            };
+            table.references.retain(|_, other| *other != id);
+            let removed = table.images.remove(&id).map(|image| image.layers).unwrap_or_default();
+            self.save(table)?;
+            self.sweep(table, &removed)
+        })
     }
 
-    /// Deletes layers no image uses, and what interrupted imports left.
-    fn sweep(&self, table: &Table) -> Result<(), StoreError> {
+    /// Deletes those of these layers that no image uses, and what interrupted imports left. Others may just have been unpacked
+    /// for an image that somebody is about to add.
+    fn sweep(&self, table: &Table, removed: &[String]) -> Result<(), StoreError> {
         let used: BTreeSet<&String> = table.images.values().flat_map(|image| &image.layers).collect();
         let layers = self.root.join("layers");
         for entry in fs::read_dir(&layers).map_err(at(&layers))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            if !used.contains(&name) {
+            let gone = || removed.contains(&name) || entry.metadata().is_ok_and(|data| is_abandoned(&data));
+            if !used.contains(&name) && gone() {
                 fs::remove_dir_all(entry.path()).map_err(at(&entry.path()))?;
             }
         }
         Ok(())
     }
+}
+
+fn stamp(root: &Path) -> Option<Stamp> {
+    let data = fs::metadata(root.join("images.json")).ok()?;
+    Some((data.ino(), data.ctime(), data.ctime_nsec(), data.size()))
+}
+
+fn is_abandoned(data: &fs::Metadata) -> bool {
+    let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(data.ctime().max(0).unsigned_abs());
+    changed.elapsed().is_ok_and(|age| age > ABANDONED)
 }
 
 pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> StoreError + '_ {
@@ -297,4 +348,42 @@ fn open_folders(dir: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(store: &Store, name: &str, content: &[u8]) -> Image {
+        store.add_builtin(name, &[("file", 0o644, content)], ImageConfig::default()).expect("added")
+    }
+
+    #[test]
+    fn what_another_process_adds_is_seen_and_kept() {
+        let dir = tempfile::tempdir().expect("folder");
+        let open = || Store::open(dir.path()).expect("store");
+        let (node, import) = (open(), open());
+        let old = add(&node, "app:1", b"old");
+        let new = add(&import, "app:1", b"new");
+        assert_ne!(old.id, new.id);
+        assert_eq!(node.get("app:1").expect("here").id, new.id, "the name means the new one at once");
+        add(&import, "more:1", b"more");
+        add(&node, "own:1", b"own");
+        let known = |store: &Store| store.list().into_iter().flat_map(|(_, names)| names).count();
+        assert_eq!((known(&node), known(&import), known(&open())), (3, 3, 3));
+    }
+
+    #[test]
+    fn removing_an_image_leaves_what_another_process_has_just_unpacked() {
+        let dir = tempfile::tempdir().expect("folder");
+        let store = Store::open(dir.path()).expect("store");
+        let (gone, stays) = (add(&store, "gone:1", b"gone"), add(&store, "stays:1", b"stays"));
+        let unpacked = store.layer_path("unpacked");
+        fs::create_dir(&unpacked).expect("a layer without an image");
+        store.remove("gone:1").expect("removed");
+        assert!(!store.layer_path(&gone.layers[0]).exists());
+        assert!(store.layer_path(&stays.layers[0]).exists() && unpacked.exists());
+        assert!(store.remove("gone:1").is_err());
+        assert!(store.get("stays:1").is_some(), "what failed changed nothing");
+    }
 }
