@@ -404,7 +404,10 @@ async fn follow_pods(shared: Arc<Shared>, shutdown: CancellationToken) {
                 tokio::time::sleep(Duration::from_millis(500)).await;
             }
             Some(Ok(event)) => {
-                shared.ctx.set_online(true);
+                // The first event of a list comes before the API has answered.
+                if !matches!(event, watcher::Event::Init) {
+                    shared.ctx.set_online(true);
+                }
                 match event {
                     watcher::Event::Init => listed.clear(),
                     watcher::Event::InitApply(pod) => {

@@ -66,9 +66,11 @@ impl fmt::Display for Decision {
             write!(f, "; {} waiting to move", self.waiting)?;
         }
         if self.unplaced > 0 {
-            let objections = self.objections();
-            let sites = self.sites.len();
-            write!(f, "; {} without a place, of {sites} sites: {objections}", self.unplaced)?;
+            let (objections, unplaced) = (self.objections(), self.unplaced);
+            match self.sites.len() {
+                0 => write!(f, "; {unplaced} without a place: there is no site")?,
+                sites => write!(f, "; {unplaced} without a place, of {sites} sites: {objections}")?,
+            }
         }
         f.write_str(".")
     }

@@ -96,6 +96,8 @@ fn what_fits_is_what_fits_on_single_nodes() {
     assert_eq!(counts(&decision), expect([("b", 2)]), "300m free on site a, but never 200m on one node");
     assert_eq!(decision.unplaced, 1);
     assert_eq!(decision.to_string(), "2 of 3 replicas placed: b 2; 1 without a place, of 2 sites: 2 full.");
+    let nowhere = place(&[], &Rule::default(), &ask(3)).to_string();
+    assert_eq!(nowhere, "0 of 3 replicas placed; 3 without a place: there is no site.");
 }
 
 #[test]
