@@ -1,6 +1,6 @@
 //! `bench api`: start, memory, durable creates, lists and watches, alternating between the two servers.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Result;
 use serde_json::json;
@@ -97,7 +97,8 @@ pub fn run(args: &Args) -> Result<()> {
         "Medians of {} alternating rounds; upstream is kube-apiserver 1.36 with etcd 3.6. Both share the machine's cores \
          with the load generator, whose own cost is shown in rows of its own. Watchers have a TLS connection each, as \
          nodes do, or share HTTP/2 connections, as client-go does within a program; the time is from sending the write \
-         until the last watcher's bytes are in the generator.",
+         until the kernel has the last watcher's packet: watchers stand for other machines, so what came is read and checked \
+         after the measurement.",
         args.rounds
     );
     write("api", &note, &rows)
@@ -181,13 +182,13 @@ async fn watched(
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"k": "v"}});
         let client = client.clone();
         let before = (cpu_exact(server)?, cpu_exact(&own)?);
-        let written = Instant::now();
+        let written = SystemTime::now();
         let write = tokio::spawn(async move { load::send(&client, "POST", SECRETS, Some(&secret)).await });
-        watchers.wait(&name)?;
-        own_spent += cpu_exact(&own)? - before.1;
-        seen.push(milliseconds(watchers.last_saw(&name)? - written));
-        write.await??;
+        watchers.rest()?;
         server_spent += cpu_exact(server)? - before.0;
+        own_spent += cpu_exact(&own)? - before.1;
+        seen.push(milliseconds(watchers.last_saw(&name)?.duration_since(written)?));
+        write.await??;
     }
     let each = |total: Duration| milliseconds(total) / tries as f64;
     Ok([median(&seen), each(server_spent), each(own_spent)])

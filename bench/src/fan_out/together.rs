@@ -4,21 +4,23 @@
 //! the servers that are compared.
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail, ensure};
-use mio::{Events, Interest, Poll, Token};
 use rustls::ClientConnection;
 use rustls_pki_types::ServerName;
 
-use super::{Access, GATHER, PATIENCE};
+use super::arrivals::Arrivals;
+use super::{Access, PATIENCE, REST, ROOM};
 
 /// kube-apiserver takes no more streams on a connection.
 const EACH: usize = 100;
 const WINDOW: u32 = 1 << 30;
+/// A hundred events may fill a socket's buffer, so it is emptied so often.
+const LOOK: Duration = Duration::from_millis(5);
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -32,59 +34,49 @@ const WHOLE: u8 = 5;
 /// HPACK for `:status: 200`.
 const OK: u8 = 0x88;
 
-pub struct Watchers {
-    poll: Poll,
-    all: Vec<Connection>,
-}
+pub struct Watchers(Vec<Connection>);
 
 struct Connection {
-    socket: mio::net::TcpStream,
-    session: ClientConnection,
+    arrivals: Arrivals,
     /// Decrypted and not taken apart yet: less than a frame.
     plain: Vec<u8>,
     /// What each watcher was sent since the last write; a watcher that was answered has an entry.
     watchers: HashMap<u32, Vec<u8>>,
-    last: Option<Instant>,
 }
 
 impl Watchers {
     pub fn open(access: &Access, path: &str, count: usize) -> Result<Self> {
-        let poll = Poll::new()?;
-        let mut all = Vec::new();
-        for start in (0..count).step_by(EACH) {
-            let mut connection = Connection::open(access, path, EACH.min(count - start))?;
-            poll.registry().register(&mut connection.socket, Token(all.len()), Interest::READABLE)?;
-            all.push(connection);
-        }
-        Ok(Self { poll, all })
+        let starts = (0..count).step_by(EACH);
+        let all = starts.map(|start| Connection::open(access, path, EACH.min(count - start)));
+        Ok(Self(all.collect::<Result<_>>()?))
     }
 }
 
 impl super::Watchers for Watchers {
-    fn wait(&mut self, name: &str) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut events = Events::with_capacity(1024);
-        while !self.all.iter().all(|connection| connection.is_served(name)) {
-            let left =
-                deadline.checked_duration_since(Instant::now()).context("not every watcher saw the write")?;
-            self.poll.poll(&mut events, Some(left))?;
-            std::thread::sleep(GATHER);
-            for event in &events {
-                self.all[event.token().0].take()?;
+    fn rest(&mut self) -> Result<()> {
+        let end = Instant::now() + REST;
+        let mut room = vec![0; ROOM];
+        while Instant::now() < end {
+            std::thread::sleep(LOOK);
+            for connection in &mut self.0 {
+                connection.arrivals.take(&mut room)?;
             }
         }
         Ok(())
     }
 
-    fn last_saw(&mut self, name: &str) -> Result<Instant> {
+    fn last_saw(&mut self, name: &str) -> Result<SystemTime> {
+        let deadline = Instant::now() + PATIENCE;
         let mut last = None;
-        for connection in &mut self.all {
-            for event in connection.watchers.values_mut() {
-                let text = String::from_utf8_lossy(event);
-                ensure!(text.contains(name), "a watcher got something else than the event: {text}");
-                event.clear();
+        for connection in &mut self.0 {
+            connection.read()?;
+            while !connection.is_served(name) {
+                ensure!(Instant::now() < deadline, "not every watcher saw the write");
+                std::thread::sleep(LOOK);
+                connection.read()?;
             }
-            last = last.max(connection.last.take());
+            connection.watchers.values_mut().for_each(Vec::clear);
+            last = last.max(connection.arrivals.last());
         }
         last.context("there are no watchers")
     }
@@ -112,19 +104,13 @@ impl Connection {
             session.complete_io(&mut socket)?;
         }
         ensure!(session.alpn_protocol() == Some(b"h2"), "the server does not speak HTTP/2");
-        socket.set_nonblocking(true)?;
-        let mut this = Self {
-            socket: mio::net::TcpStream::from_std(socket),
-            session,
-            plain: Vec::new(),
-            watchers: HashMap::new(),
-            last: None,
-        };
+        let arrivals = Arrivals::new(socket, session)?;
+        let mut this = Self { arrivals, plain: Vec::new(), watchers: HashMap::new() };
         let deadline = Instant::now() + PATIENCE;
         while this.watchers.len() < count {
             ensure!(Instant::now() < deadline, "{} of {count} watches are answered", this.watchers.len());
-            std::thread::sleep(GATHER);
-            this.take()?;
+            std::thread::sleep(LOOK);
+            this.read()?;
         }
         Ok(this)
     }
@@ -134,21 +120,10 @@ impl Connection {
         self.watchers.values().all(|event| event.ends_with(b"}\n") && names(event))
     }
 
-    /// Takes what the socket holds.
-    fn take(&mut self) -> Result<()> {
-        loop {
-            match self.session.read_tls(&mut self.socket) {
-                Ok(0) => bail!("the server closed the connection"),
-                Ok(_) => {
-                    let state = self.session.process_new_packets()?;
-                    let start = self.plain.len();
-                    self.plain.resize(start + state.plaintext_bytes_to_read(), 0);
-                    self.session.reader().read_exact(&mut self.plain[start..])?;
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => return Err(error.into()),
-            }
-        }
+    /// Takes what the socket holds, and apart.
+    fn read(&mut self) -> Result<()> {
+        self.arrivals.take(&mut vec![0; ROOM])?;
+        self.arrivals.unseal(&mut self.plain)?;
         let mut taken = 0;
         let mut answers = Vec::new();
         while let Some(head) = self.plain.get(taken..taken + 9) {
@@ -160,7 +135,6 @@ impl Connection {
                 DATA => {
                     let event = self.watchers.get_mut(&stream).context("an event before the answer")?;
                     event.extend_from_slice(payload);
-                    self.last = Some(Instant::now());
                 }
                 HEADERS => {
                     ensure!(payload.first() == Some(&OK), "a watch was refused");
@@ -174,11 +148,7 @@ impl Connection {
             taken += 9 + length;
         }
         self.plain.drain(..taken);
-        self.session.writer().write_all(&answers)?;
-        while self.session.wants_write() {
-            self.session.write_tls(&mut self.socket)?;
-        }
-        Ok(())
+        self.arrivals.send(&answers)
     }
 }
 

@@ -31,6 +31,7 @@ use crate::mirror::Mirror;
 use crate::pods::PodConnector;
 use crate::registry::Registry;
 use crate::routes;
+use crate::upgrade::Upgrade;
 use crate::usage::Usage;
 
 #[derive(Debug, thiserror::Error)]
@@ -121,7 +122,7 @@ pub struct Call {
     /// Shown to the client as `Warning` headers.
     pub warnings: Vec<String>,
     /// Present when the connection can be taken over (exec, tunnels).
-    pub upgrade: Option<hyper::upgrade::OnUpgrade>,
+    pub upgrade: Option<Upgrade>,
 }
 
 impl Call {
@@ -210,7 +211,7 @@ impl Server {
     where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        listener::serve(self.clone(), Box::new(io), Some(identity)).await;
+        listener::serve(self.clone(), Box::new(io), Some(Arc::new(identity))).await;
     }
 
     /// The certificate authority: certificate and key, PEM.
@@ -305,7 +306,7 @@ impl Server {
         let target = route::parse(&parts.method, parts.uri.path(), &query);
         let (verb, group, resource) = (target.verb, target.group.clone(), target.full_resource());
         let audit = audit_id(&parts);
-        let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+        let upgrade = Upgrade::of(&mut parts.extensions);
         let mut call = Call {
             app: self.app.clone(),
             path: parts.uri.path().to_owned(),

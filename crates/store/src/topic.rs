@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 
 use futures::Stream;
 use parking_lot::Mutex;
+use slab::Slab;
 
 use crate::{Batch, Event, StoreError};
 
@@ -30,12 +31,49 @@ struct TopicLog {
     /// The revision of the newest event of this prefix that is no longer held.
     floor: u64,
     closed: bool,
-    waiting: HashMap<u64, Waker>,
+    waiting: Waiting,
+}
+
+/// Those who have read everything. A watcher keeps its place until all are woken.
+#[derive(Debug, Default)]
+struct Waiting {
+    wakers: Slab<Waker>,
+    /// How often all were woken: places of an earlier round are void.
+    round: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    round: u64,
+    index: usize,
+}
+
+impl Waiting {
+    fn enter(&mut self, place: Option<Place>, waker: &Waker) -> Place {
+        match place.filter(|place| place.round == self.round) {
+            Some(place) => {
+                self.wakers[place.index].clone_from(waker);
+                place
+            }
+            None => Place { round: self.round, index: self.wakers.insert(waker.clone()) },
+        }
+    }
+
+    fn leave(&mut self, place: Option<Place>) {
+        if let Some(place) = place.filter(|place| place.round == self.round) {
+            self.wakers.remove(place.index);
+        }
+    }
+
+    fn drain_into(&mut self, woken: &mut Vec<Waker>) {
+        self.round += 1;
+        woken.extend(self.wakers.drain());
+    }
 }
 
 impl Topic {
     fn new(events: VecDeque<Arc<Event>>, floor: u64) -> Self {
-        Topic { log: Mutex::new(TopicLog { events, floor, closed: false, waiting: HashMap::new() }) }
+        Topic { log: Mutex::new(TopicLog { events, floor, closed: false, waiting: Waiting::default() }) }
     }
 }
 
@@ -45,7 +83,6 @@ pub(crate) struct Topics {
     by_prefix: HashMap<Box<str>, Weak<Topic>>,
     /// How many topics have a prefix of this length: the only lengths worth looking up.
     lengths: BTreeMap<usize, usize>,
-    watchers: u64,
 }
 
 impl Topics {
@@ -68,8 +105,7 @@ impl Topics {
             }
             topic
         });
-        self.watchers += 1;
-        Watch { topic, id: self.watchers, position: after, published, ended: false }
+        Watch { topic, place: None, position: after, published, ended: false }
     }
 
     /// Hands an event to the topics it concerns and returns who must be woken, through `woken`.
@@ -82,7 +118,7 @@ impl Topics {
                 Some(topic) => {
                     let mut log = topic.log.lock();
                     log.events.push_back(event.clone());
-                    woken.extend(log.waiting.drain().map(|(_, waker)| waker));
+                    log.waiting.drain_into(woken);
                 }
                 None => gone.push(length),
             }
@@ -105,7 +141,7 @@ impl Topics {
             while log.events.front().is_some_and(|event| event.revision <= compacted) {
                 log.floor = log.events.pop_front().map_or(log.floor, |event| event.revision);
             }
-            woken.extend(log.waiting.drain().map(|(_, waker)| waker));
+            log.waiting.drain_into(woken);
             true
         });
         for length in gone {
@@ -119,7 +155,7 @@ impl Topics {
             let mut log = topic.log.lock();
             log.events.clear();
             log.floor = revision;
-            woken.extend(log.waiting.drain().map(|(_, waker)| waker));
+            log.waiting.drain_into(woken);
         }
     }
 
@@ -128,7 +164,7 @@ impl Topics {
         for topic in self.by_prefix.values().filter_map(Weak::upgrade) {
             let mut log = topic.log.lock();
             log.closed = true;
-            woken.extend(log.waiting.drain().map(|(_, waker)| waker));
+            log.waiting.drain_into(woken);
         }
     }
 
@@ -146,7 +182,8 @@ impl Topics {
 #[derive(Debug)]
 pub struct Watch {
     topic: Arc<Topic>,
-    id: u64,
+    /// Where it waits, if it does.
+    place: Option<Place>,
     /// Everything up to this revision has been delivered.
     position: u64,
     published: Arc<AtomicU64>,
@@ -189,7 +226,7 @@ impl Watch {
             return Poll::Ready(Err(StoreError::Closed));
         }
         self.position = self.position.max(published);
-        log.waiting.insert(self.id, context.waker().clone());
+        self.place = Some(log.waiting.enter(self.place, context.waker()));
         Poll::Pending
     }
 }
@@ -217,6 +254,65 @@ impl Stream for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.topic.log.lock().waiting.remove(&self.id);
+        self.topic.log.lock().waiting.leave(self.place);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicUsize);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn watcher() -> (Arc<Count>, Waker) {
+        let count = Arc::new(Count::default());
+        (count.clone(), count.into())
+    }
+
+    fn wake(waiting: &mut Waiting) {
+        let mut woken = Vec::new();
+        waiting.drain_into(&mut woken);
+        woken.into_iter().for_each(Waker::wake);
+    }
+
+    #[test]
+    fn a_watcher_that_asks_again_is_woken_once_and_by_its_last_word() {
+        let mut waiting = Waiting::default();
+        let ((earlier, first), (later, second)) = (watcher(), watcher());
+        let place = waiting.enter(None, &first);
+        let place = waiting.enter(Some(place), &second);
+        wake(&mut waiting);
+        assert_eq!((earlier.0.load(Ordering::Relaxed), later.0.load(Ordering::Relaxed)), (0, 1));
+        waiting.enter(Some(place), &second);
+        wake(&mut waiting);
+        assert_eq!(later.0.load(Ordering::Relaxed), 2);
+    }
+
+    #[test]
+    fn who_leaves_takes_nobody_elses_place() {
+        let mut waiting = Waiting::default();
+        let ((gone, first), (there, second)) = (watcher(), watcher());
+        let old = waiting.enter(None, &first);
+        wake(&mut waiting);
+        let place = waiting.enter(None, &second);
+        waiting.leave(Some(old));
+        wake(&mut waiting);
+        assert_eq!((gone.0.load(Ordering::Relaxed), there.0.load(Ordering::Relaxed)), (1, 1));
+        waiting.leave(Some(place));
+        let place = waiting.enter(None, &second);
+        waiting.leave(Some(place));
+        wake(&mut waiting);
+        assert_eq!(there.0.load(Ordering::Relaxed), 1);
+        assert!(waiting.wakers.is_empty());
     }
 }

@@ -11,12 +11,17 @@ use hyper::body::{Frame, Incoming, SizeHint};
 
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// Bytes that come as they come.
+pub type Events = Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>;
+
 pub struct Body(Kind);
 
 enum Kind {
     Whole(Option<Bytes>),
     Incoming(Incoming),
-    Stream(Pin<Box<dyn Stream<Item = Result<Bytes, BoxError>> + Send>>),
+    Stream(Events),
+    /// The same, and it may last for hours.
+    Watch(Events),
     Boxed(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -36,6 +41,21 @@ impl Body {
 
     pub fn stream(stream: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Self {
         Self(Kind::Stream(Box::pin(stream)))
+    }
+
+    pub fn watch(events: impl Stream<Item = Result<Bytes, BoxError>> + Send + 'static) -> Self {
+        Self(Kind::Watch(Box::pin(events)))
+    }
+
+    /// The events of a watch, for who writes them to the wire by itself.
+    pub fn take_events(&mut self) -> Option<Events> {
+        match std::mem::replace(&mut self.0, Kind::Whole(None)) {
+            Kind::Watch(events) => Some(events),
+            other => {
+                self.0 = other;
+                None
+            }
+        }
     }
 
     /// Wraps the body type of another library (a client's request, for example).
@@ -121,7 +141,7 @@ impl hyper::body::Body for Body {
                 Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))))
             }
             Kind::Incoming(body) => Pin::new(body).poll_frame(cx).map_err(Into::into),
-            Kind::Stream(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
+            Kind::Stream(stream) | Kind::Watch(stream) => stream.as_mut().poll_next(cx).map_ok(Frame::data),
             Kind::Boxed(body) => Pin::new(body).poll_frame(cx),
         }
     }
@@ -130,7 +150,7 @@ impl hyper::body::Body for Body {
         match &self.0 {
             Kind::Whole(bytes) => bytes.as_ref().is_none_or(Bytes::is_empty),
             Kind::Incoming(body) => body.is_end_stream(),
-            Kind::Stream(_) => false,
+            Kind::Stream(_) | Kind::Watch(_) => false,
             Kind::Boxed(body) => body.is_end_stream(),
         }
     }
@@ -139,7 +159,7 @@ impl hyper::body::Body for Body {
         match &self.0 {
             Kind::Whole(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |b| b.len() as u64)),
             Kind::Incoming(body) => body.size_hint(),
-            Kind::Stream(_) => SizeHint::default(),
+            Kind::Stream(_) | Kind::Watch(_) => SizeHint::default(),
             Kind::Boxed(body) => body.size_hint(),
         }
     }

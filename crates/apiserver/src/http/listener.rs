@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use rustls_pki_types::CertificateDer;
 use rustls_pki_types::pem::PemObject;
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,9 +19,11 @@ use crate::auth::outdated::Verifier;
 use crate::auth::{Identity, x509};
 use crate::bootstrap::keys::KeyError;
 use crate::http::gathering::Gathering;
+use crate::http::http1;
 use crate::http::serving::Serving;
 use crate::http::status::Failure;
 use crate::server::Server;
+use crate::upgrade::BoxIo;
 
 /// A client that connects but does not finish its TLS handshake is let go after this long.
 const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -102,23 +105,18 @@ async fn secure(server: Server, acceptor: tokio_rustls::TlsAcceptor, stream: Tcp
         .1
         .peer_certificates()
         .and_then(|chain| chain.first())
-        .and_then(|c| x509::identity(c));
-    let shared = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let io: BoxIo = if shared { Box::new(Gathering::new(stream)) } else { Box::new(stream) };
-    serve(server, io, identity).await;
+        .and_then(|c| x509::identity(c))
+        .map(Arc::new);
+    // In a box, so that the code of HTTP is there once.
+    match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => serve(server, Box::new(Gathering::new(stream)), identity).await,
+        _ => http1::serve(server, Box::new(stream), identity).await,
+    }
 }
 
-/// Whatever bytes come and go through. In a box, so that the code of HTTP is there once.
-pub type BoxIo = Box<dyn Io>;
-
-pub trait Io: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<I: AsyncRead + AsyncWrite + Unpin + Send> Io for I {}
-
 /// Serves HTTP/1.1 or HTTP/2 on one byte stream until it ends or the server stops.
-pub async fn serve(server: Server, io: BoxIo, identity: Option<Identity>) {
+pub async fn serve(server: Server, io: BoxIo, identity: Option<Arc<Identity>>) {
     let stop = server.stopping();
-    let identity = identity.map(Arc::new);
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
         let (server, identity) = (server.clone(), identity.clone());
         // In a box, which is gone once there is an answer: a connection holds the room for this as long as it lives, and
@@ -141,9 +139,12 @@ pub async fn serve(server: Server, io: BoxIo, identity: Option<Identity>) {
         .keep_alive_timeout(Duration::from_secs(30));
     let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
     tokio::pin!(connection);
+    // Apart from the connection, so that what moves there does not ask each time whether the server stops.
+    let mut stopping = FuturesUnordered::from_iter([stop.cancelled()]);
     let result = tokio::select! {
+        biased;
         result = connection.as_mut() => result,
-        () = stop.cancelled() => {
+        _ = stopping.next() => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

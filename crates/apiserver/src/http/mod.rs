@@ -2,6 +2,7 @@
 
 pub mod body;
 mod gathering;
+mod http1;
 pub mod listener;
 pub mod negotiate;
 pub mod query;

@@ -12,8 +12,11 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tombolo_store::{At, Event, Range, StoreError, Watch};
 
 use super::options::{Filter, ListOptions};
@@ -41,13 +44,30 @@ struct Stream {
     bookmarks: bool,
     generations_only: bool,
     shared: bool,
-    deadline: Pin<Box<tokio::time::Sleep>>,
-    next_bookmark: Pin<Box<tokio::time::Sleep>>,
-    /// Registered once: all watchers share one list of those who wait for the end.
-    stop: Pin<Box<tokio_util::sync::WaitForCancellationFutureOwned>>,
+    deadline: Instant,
+    next_bookmark: Instant,
+    stop: CancellationToken,
+    /// Always one. It stands apart so that an event, which wakes a thousand watchers, does not look at a thousand clocks: this is
+    /// polled only when the alarm itself has something to say.
+    alarm: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
     columns_sent: bool,
     /// Held as long as the stream lives: what the metrics count.
     _open: crate::metrics::OpenWatch,
+}
+
+enum Alarm {
+    /// The server stops.
+    Stop,
+    /// A bookmark or the end is due.
+    Clock,
+}
+
+async fn alarm(stop: CancellationToken, at: Instant) -> Alarm {
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => Alarm::Stop,
+        () = tokio::time::sleep_until(at) => Alarm::Clock,
+    }
 }
 
 pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
@@ -101,7 +121,8 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
     };
     let seconds =
         options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
-    let stream = Stream {
+    let now = Instant::now();
+    let mut stream = Stream {
         resource: resource.clone(),
         shared: output == Output::Json && resource.canonical && !omits_managers(&call.query),
         form: Form::new(output, resource, &call.query),
@@ -111,13 +132,15 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         initial_end,
         bookmarks: options.bookmarks,
         generations_only: call.query.flag("generationChangesOnly"),
-        deadline: Box::pin(tokio::time::sleep(Duration::from_secs(seconds))),
-        next_bookmark: Box::pin(tokio::time::sleep(BOOKMARK_EVERY)),
-        stop: Box::pin(call.app.stop.clone().cancelled_owned()),
+        deadline: now + Duration::from_secs(seconds),
+        next_bookmark: now + BOOKMARK_EVERY,
+        stop: call.app.stop.clone(),
+        alarm: FuturesUnordered::new(),
         columns_sent: false,
         _open: call.app.metrics.open_watch(),
     };
-    let body = Body::stream(futures::stream::unfold(stream, |mut stream| async move {
+    stream.set_alarm();
+    let body = Body::watch(futures::stream::unfold(stream, |mut stream| async move {
         stream.next().await.map(|bytes| (Ok(bytes), stream))
     }));
     Ok(bytes_response(StatusCode::OK, "application/json", body))
@@ -147,7 +170,17 @@ impl Stream {
             let watch = self.watch.as_mut()?;
             tokio::select! {
                 biased;
-                () = self.stop.as_mut() => return self.farewell(),
+                Some(alarm) = self.alarm.next() => {
+                    let now = Instant::now();
+                    if matches!(alarm, Alarm::Stop) || now >= self.deadline {
+                        return self.farewell();
+                    }
+                    self.next_bookmark = now + BOOKMARK_EVERY;
+                    self.set_alarm();
+                    if self.bookmarks {
+                        return Some(self.bookmark_line());
+                    }
+                }
                 batch = watch.next() => match batch {
                     Ok(batch) => {
                         if let Some(bytes) = self.batch(&batch.events) {
@@ -160,15 +193,13 @@ impl Stream {
                         return Some(error_line(&too_old(&error)));
                     }
                 },
-                () = self.deadline.as_mut() => return self.farewell(),
-                () = self.next_bookmark.as_mut() => {
-                    self.next_bookmark.as_mut().reset(Instant::now() + BOOKMARK_EVERY);
-                    if self.bookmarks {
-                        return Some(self.bookmark_line());
-                    }
-                }
             }
         }
+    }
+
+    fn set_alarm(&mut self) {
+        let at = self.deadline.min(self.next_bookmark);
+        self.alarm.push(Box::pin(alarm(self.stop.clone(), at)));
     }
 
     /// The last bookmark before the stream ends, so that the client resumes close to now.

@@ -237,8 +237,8 @@ async fn forward(call: &mut Call, upstream: Upstream, body: Body) -> Result<Resp
     };
     let far = hyper::upgrade::on(&mut response);
     call.app.tracker.spawn(async move {
-        let (Ok(near), Ok(far)) = (client.await, far.await) else { return };
-        let (mut near, mut far) = (TokioIo::new(near), TokioIo::new(far));
+        let (Ok(mut near), Ok(far)) = (client.connection().await, far.await) else { return };
+        let mut far = TokioIo::new(far);
         let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
     });
     let (parts, _) = response.into_parts();
