@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus};
+use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus, names};
 
 use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
 use crate::owners::Owner;
@@ -273,8 +273,16 @@ impl Ledger {
         self.roots.get(key)
     }
 
+    /// The Work that a pod with these labels was born of. What was taken over keeps the label of the Work that once made it,
+    /// and of which nobody speaks any more.
+    pub fn work_of_pod(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<String> {
+        let label = labels.get(names::WORK_LABEL);
+        let known = label.filter(|work| self.works.contains_key(*work));
+        known.or_else(|| self.adopter(namespace, labels)).or(label).cloned()
+    }
+
     /// The Work that took over the object whose selector fits these labels. Such a Work could not label its pods.
-    pub fn adopter(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<&String> {
+    fn adopter(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<&String> {
         let fits = |spec: &WorkSpec| {
             let selector = spec.object.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
             spec.adopt

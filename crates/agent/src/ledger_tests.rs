@@ -200,13 +200,22 @@ fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     let labels =
         |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())]);
     ledger.put(&taken);
-    assert_eq!(ledger.adopter("d", &labels("x")), None, "it was not taken over");
+    let born_of = |ledger: &Ledger, namespace: &str, labels: &BTreeMap<String, String>| {
+        ledger.work_of_pod(namespace, labels).unwrap_or_default()
+    };
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "", "it was not taken over");
     taken.spec.adopt = true;
     taken.metadata.generation = Some(2);
     ledger.put(&taken);
-    assert_eq!(ledger.adopter("d", &labels("x")).map(String::as_str), Some("a"));
-    assert_eq!(ledger.adopter("e", &labels("x")), None);
-    assert_eq!(ledger.adopter("d", &labels("y")), None);
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "a");
+    assert_eq!(born_of(&ledger, "e", &labels("x")), "");
+    assert_eq!(born_of(&ledger, "d", &labels("y")), "");
+    // A label of the Work that made them before says nothing, unless that Work is still spoken of.
+    let mut labelled = labels("x");
+    labelled.insert(names::WORK_LABEL.into(), "b".into());
+    assert_eq!(born_of(&ledger, "d", &labelled), "a");
+    ledger.put(&work("b", "2", 1));
+    assert_eq!(born_of(&ledger, "d", &labelled), "b");
 }
 
 #[test]

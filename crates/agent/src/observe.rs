@@ -283,10 +283,7 @@ impl Shared {
     }
 
     fn work_of(&self, pod: &Pod) -> Option<String> {
-        let own = pod.labels().get(names::WORK_LABEL).cloned();
-        own.or_else(|| {
-            self.ledger.lock().adopter(&pod.namespace().unwrap_or_default(), pod.labels()).cloned()
-        })
+        self.ledger.lock().work_of_pod(&pod.namespace().unwrap_or_default(), pod.labels())
     }
 
     async fn follow_pods(&self, client: Client) {

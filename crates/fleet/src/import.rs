@@ -35,10 +35,15 @@ pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Re
         placement(&name, site, key),
     )
     .await?;
-    let mut object = intent(&root);
+    create(hub, key, copy(&root, &name)).await
+}
+
+/// The hub's copy of what runs at a site.
+fn copy(root: &Value, placement: &str) -> Value {
+    let mut object = intent(root);
     object["metadata"]["annotations"][names::ADOPT_ANNOTATION] = json!("true");
-    object["metadata"]["annotations"][names::PLACEMENT_ANNOTATION] = json!(name);
-    create(hub, key, object).await
+    object["metadata"]["annotations"][names::PLACEMENT_ANNOTATION] = json!(placement);
+    object
 }
 
 /// Name of the Placement that an import makes.
@@ -105,5 +110,75 @@ async fn create(client: &Client, key: &Key, object: Value) -> Result<(), Error> 
     match api(client, key).create(&PostParams::default(), &object).await {
         Err(Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use tombolo_api::{HubRef, PlacementSpec, SiteSpec};
+
+    use super::*;
+    use crate::object::{template_pointer, work_name};
+    use crate::render::{Target, render};
+
+    /// What the site is told to run, of the hub's `root` with `uid`.
+    fn applied(root: &Value, uid: &str, placement: &PlacementSpec) -> Value {
+        let (spec, labels) = (SiteSpec::default(), BTreeMap::new());
+        let target = Target {
+            site: "a",
+            spec: &spec,
+            labels: &labels,
+            groups: &[],
+            replicas: Some(2),
+            first_ordinal: 0,
+            parts: &[],
+        };
+        let mut root = root.clone();
+        root["metadata"]["uid"] = json!(uid);
+        let hub = HubRef { id: "h".into(), epoch: 1, path: vec!["h".into()] };
+        render(&root, &[], placement, &target, &hub).expect("fits").object
+    }
+
+    fn made(api_version: &str, kind: &str) -> Value {
+        let mut object = json!({"apiVersion": api_version, "kind": kind,
+            "metadata": {"name": "web", "namespace": "shop"}, "spec": {}});
+        let pointer = template_pointer(kind).expect("a workload");
+        let template = json!({"metadata": {"labels": {"app": "web"}, "annotations": {"kubectl.kubernetes.io/restartedAt": "t"}},
+            "spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+        if pointer.starts_with("/spec/jobTemplate") {
+            object["spec"]["jobTemplate"] = json!({"spec": {"template": template}});
+        } else {
+            object["spec"]["template"] = template;
+        }
+        object
+    }
+
+    #[test]
+    fn what_the_hub_made_and_forgot_is_taken_in_again_with_the_very_template_that_runs() {
+        let mut once = PlacementSpec::default();
+        once.failover.at_most_once = true;
+        let kinds = [
+            ("apps/v1", "Deployment"),
+            ("apps/v1", "StatefulSet"),
+            ("apps/v1", "DaemonSet"),
+            ("batch/v1", "CronJob"),
+        ];
+        for (api_version, kind) in kinds {
+            for placement in [&PlacementSpec::default(), &once] {
+                let pointer = template_pointer(kind).expect("a workload");
+                let root = made(api_version, kind);
+                let runs = applied(&root, "1", placement);
+                let work = work_name(&Key::of(&root).expect("named"), "1");
+                let label = format!("{pointer}/metadata/labels/tombolo.dev~1work");
+                assert_eq!(runs.pointer(&label), Some(&json!(work)), "{kind}");
+                // Given back, taken in, and that once more.
+                let again = applied(&copy(&runs, "import"), "2", &PlacementSpec::default());
+                assert_eq!(again.pointer(pointer), runs.pointer(pointer), "{kind}");
+                let thrice = applied(&copy(&again, "import"), "3", &PlacementSpec::default());
+                assert_eq!(thrice.pointer(pointer), runs.pointer(pointer), "{kind}");
+            }
+        }
     }
 }

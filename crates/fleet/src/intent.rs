@@ -2,6 +2,7 @@
 //! site (perhaps an older Kubernetes) fills them in by its own rules.
 
 use serde_json::{Map, Value, json};
+use tombolo_api::names;
 
 use crate::object::text;
 
@@ -101,7 +102,12 @@ pub fn intent(object: &Value) -> Value {
                 && let Some(metadata) = template.get_mut("metadata").and_then(Value::as_object_mut)
             {
                 metadata.remove("creationTimestamp");
+                // Of whatever Work it is: without it, what was made for a forgotten Work would restart when it is taken in.
+                let work = metadata.get("labels").and_then(|labels| labels.get(names::WORK_LABEL)).cloned();
                 clean(metadata, "labels");
+                if let Some(work) = work {
+                    metadata.entry("labels").or_insert_with(|| json!({}))[names::WORK_LABEL] = work;
+                }
             }
             if let Some(spec) = template.get_mut("spec") {
                 pod_spec(spec, kind == "Job" || kind == "CronJob");

@@ -13,6 +13,7 @@ use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tombolo_api::{Site, Work};
+use tombolo_fleet::object::Key;
 
 fn deployment(name: &str, replicas: i64, config: Option<&str>) -> Deployment {
     let mut pod = json!({"containers": [{"name": "web", "image": "web:1", "resources": {"requests": {"cpu": "100m", "memory": "16Mi"}}}]});
@@ -276,6 +277,8 @@ async fn a_workload_goes_through_its_whole_life() {
     .await;
     assert_eq!(pod_uids(&site).await, before, "a pod was restarted");
 
+    taken_in_again(&mut fleet).await;
+
     // A shared dependency goes with its last user, and what the owner of the site made stays.
     let own = serde_json::from_value(json!({"metadata": {"name": "own"}, "data": {"mine": "yes"}}))
         .expect("a ConfigMap");
@@ -298,6 +301,65 @@ async fn a_workload_goes_through_its_whole_life() {
         (works == 0 && pods == 0).then_some(())
     })
     .await;
+}
+
+/// What the hub made runs on as it is when it is given back or forgotten, and when it is taken in again.
+async fn taken_in_again(fleet: &mut Fleet) {
+    let (hub, site) = (fleet.hub.cluster.client.clone(), fleet.member.client.clone());
+    let works: Api<Work> = Api::namespaced(hub.clone(), "site-alpha");
+    let pods: Api<Pod> = Api::namespaced(hub.clone(), "default");
+    let placements: Api<tombolo_api::Placement> = Api::namespaced(hub.clone(), "default");
+    let key = Key::new("apps/v1", "Deployment", "default", "kept");
+    let mine = ListParams::default().labels("app=kept");
+    deployments(&hub).create(&PostParams::default(), &deployment("kept", 1, None)).await.expect("created");
+    available(&hub, "kept", 1).await;
+    let runs = async || {
+        let found = deployments(&site).get("kept").await.expect("there");
+        (found.spec.expect("a spec").template, pod_uids(&site).await)
+    };
+    let before = runs().await;
+    for forgotten in [false, true, false] {
+        let ours = |w: &Work| w.spec.root.name == "kept";
+        if forgotten {
+            fleet.hub.stop_fleet();
+            deployments(&hub).delete("kept", &DeleteParams::default()).await.expect("deleted");
+            for work in works.list(&ListParams::default()).await.expect("listed").into_iter().filter(ours) {
+                works.delete(&work.name_any(), &DeleteParams::default()).await.expect("deleted");
+            }
+            fleet.hub.start_fleet();
+            let sites: Api<Site> = Api::all(hub.clone());
+            eventually("the site names what was forgotten", 30, || async {
+                let orphans = sites.get("alpha").await.ok()?.status?.orphans;
+                orphans.contains(&"Deployment/default/kept".to_owned()).then_some(())
+            })
+            .await;
+        } else {
+            tombolo_fleet::give_back(&hub, &key).await.expect("asked");
+            eventually("the site lets go of it", 30, || async {
+                let left = works.list(&ListParams::default()).await.ok()?;
+                (!left.items.iter().any(ours)).then_some(())
+            })
+            .await;
+            tombolo_fleet::forget(&hub, &key).await.expect("forgotten");
+        }
+        drop(placements.delete("import-deployment-kept", &DeleteParams::default()).await);
+        tombolo_fleet::import(&hub, &site, "alpha", &key).await.expect("imported");
+        available(&hub, "kept", 1).await;
+        eventually("its pod is shown at the hub", 20, || async {
+            let shown = pods.list(&mine).await.ok()?;
+            (shown.items.len() == 1 && shown.items[0].name_any().ends_with(".alpha")).then_some(())
+        })
+        .await;
+        assert_eq!(runs().await, before, "forgotten: {forgotten}");
+    }
+    tombolo_fleet::forget(&hub, &key).await.expect("forgotten");
+    placements.delete("import-deployment-kept", &DeleteParams::default()).await.expect("deleted");
+    eventually("the hub lets go of it", 30, || async {
+        pods.list(&mine).await.ok()?.items.is_empty().then_some(())
+    })
+    .await;
+    drop(deployments(&site).delete("kept", &DeleteParams::default()).await);
+    gone(&site, "kept").await;
 }
 
 async fn pod_uids(client: &Client) -> Vec<String> {
