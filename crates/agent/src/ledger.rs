@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus, names};
 
 use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
-use crate::owners::Owner;
+use crate::owners::{Owner, Owners};
 use crate::rush::PATIENCE;
 
 /// An object at the site.
@@ -268,9 +268,23 @@ impl Ledger {
         self.works.get(&owner.work).is_some_and(|e| e.uid == owner.uid && e.spec.tombstone.is_none())
     }
 
-    /// The Work whose root this is.
-    pub fn work_of_root(&self, key: &Key) -> Option<&String> {
-        self.roots.get(key)
+    /// An object at the site as it is now. It speaks for the Work whose root it is only if that Work made it: one of the same
+    /// name may be of an earlier Work that is still being removed, or that was forgotten. Says whether a Work is concerned.
+    pub fn see_object(&mut self, key: &Key, owners: &Owners, seen: (i64, Option<Value>)) -> bool {
+        let Some((name, entry)) = self.roots.get(key).and_then(|name| self.works.get_key_value(name)) else {
+            return false;
+        };
+        let own = owners.iter().any(|o| o.work == *name && o.hub == entry.spec.hub.id);
+        let name = name.clone();
+        self.see_root(&name, own.then_some(seen));
+        true
+    }
+
+    /// An object at the site is gone. Says whether a Work is concerned.
+    pub fn miss_object(&mut self, key: &Key) -> bool {
+        let Some(name) = self.roots.get(key).cloned() else { return false };
+        self.see_root(&name, None);
+        true
     }
 
     /// The Work that a pod with these labels was born of. What was taken over keeps the label of the Work that once made it,
@@ -281,17 +295,20 @@ impl Ledger {
         known.or_else(|| self.adopter(namespace, labels)).or(label).cloned()
     }
 
-    /// The Work that took over the object whose selector fits these labels. Such a Work could not label its pods.
+    /// The Work that took over the object whose selector fits these labels. Such a Work could not label its pods. One that the
+    /// site refuses has taken over nothing.
     fn adopter(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<&String> {
-        let fits = |spec: &WorkSpec| {
+        let fits = |entry: &Entry| {
+            let spec = &entry.spec;
             let selector = spec.object.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
             spec.adopt
+                && entry.status.root_generation > 0
                 && spec.root.namespace == namespace
                 && selector.is_some_and(|s| {
                     !s.is_empty() && s.iter().all(|(k, v)| labels.get(k).map(String::as_str) == v.as_str())
                 })
         };
-        self.works.iter().find(|(_, entry)| fits(&entry.spec)).map(|(name, _)| name)
+        self.works.iter().find(|(_, entry)| fits(entry)).map(|(name, _)| name)
     }
 
     /// The longest lease of any at-most-once workload here, and the shortest time one may run between two renewals,
@@ -343,10 +360,12 @@ impl Ledger {
         })
     }
 
-    /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes.
-    pub fn applied(&mut self, work: &str, uid: &str, generation: i64, outcome: Outcome, now: &str) {
-        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
+    /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes. Says whether
+    /// this was the first that came to something.
+    pub fn applied(&mut self, work: &str, uid: &str, generation: i64, outcome: Outcome, now: &str) -> bool {
+        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return false };
         let status = &mut entry.status;
+        let before = status.root_generation;
         let condition = match &outcome.refused {
             None => ("True", "Applied".to_owned(), String::new()),
             Some((reason, message)) => ("False", reason.clone(), message.clone()),
@@ -362,7 +381,9 @@ impl Ledger {
                 status.object = outcome.status;
             }
         }
+        let first = before == 0 && status.root_generation > 0;
         self.changed.insert(work.to_owned());
+        first
     }
 
     /// All that a tombstone asked for is done.
@@ -374,7 +395,7 @@ impl Ledger {
     }
 
     /// The root as the site has it now; `None` when it is gone.
-    pub fn see_root(&mut self, work: &str, seen: Option<(i64, Option<Value>)>) {
+    fn see_root(&mut self, work: &str, seen: Option<(i64, Option<Value>)>) {
         let Some(entry) = self.works.get_mut(work) else { return };
         let (generation, object) = match seen {
             Some((generation, status)) => (generation, status),

@@ -207,6 +207,10 @@ fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     taken.spec.adopt = true;
     taken.metadata.generation = Some(2);
     ledger.put(&taken);
+    let refused = Outcome { refused: Some(("Forbidden".into(), "not here".into())), ..Default::default() };
+    assert!(!ledger.applied("a", "1", 2, refused, "t"));
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "", "the site did not let it");
+    assert!(ledger.applied("a", "1", 2, Outcome { generation: 1, ..Default::default() }, "t"));
     assert_eq!(born_of(&ledger, "d", &labels("x")), "a");
     assert_eq!(born_of(&ledger, "e", &labels("x")), "");
     assert_eq!(born_of(&ledger, "d", &labels("y")), "");
@@ -216,6 +220,34 @@ fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     assert_eq!(born_of(&ledger, "d", &labelled), "a");
     ledger.put(&work("b", "2", 1));
     assert_eq!(born_of(&ledger, "d", &labelled), "b");
+}
+
+#[test]
+fn an_object_of_an_earlier_work_does_not_speak_for_the_one_that_wants_its_name() {
+    let mut ledger = Ledger::default();
+    let mut wanted = work("deployment-web-2", "2", 1);
+    wanted.spec.hub.id = "h".into();
+    ledger.put(&wanted);
+    let key = Key::of(&wanted.spec.object).expect("a key");
+    let owners = |owners: &[(&str, &str)]| {
+        let owner =
+            |(hub, work): &(&str, &str)| Owner { hub: (*hub).into(), work: (*work).into(), uid: "1".into() };
+        Owners::of(Some(&owners.iter().map(owner).map(|o| (o.key(), o.value())).collect()))
+    };
+    let seen = || (3, Some(json!({"replicas": 2})));
+    let shown = |ledger: &Ledger| ledger.get("deployment-web-2").and_then(|e| e.status.object.clone());
+    for others in [&[][..], &[("h", "deployment-web-1")], &[("other", "deployment-web-2")]] {
+        assert!(ledger.see_object(&key, &owners(others), seen()));
+        assert_eq!(shown(&ledger), None, "{others:?}");
+    }
+    // Of a Work that a restored hub made anew the object is still the same.
+    ledger.see_object(&key, &owners(&[("h", "deployment-web-1"), ("h", "deployment-web-2")]), seen());
+    assert_eq!(shown(&ledger), seen().1);
+    ledger.see_object(&key, &owners(&[("h", "deployment-web-1")]), seen());
+    assert_eq!(shown(&ledger), None, "somebody put the earlier one back");
+    ledger.see_object(&key, &owners(&[("h", "deployment-web-2")]), seen());
+    assert!(ledger.miss_object(&key));
+    assert_eq!(shown(&ledger), None);
 }
 
 #[test]

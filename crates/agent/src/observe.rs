@@ -167,10 +167,8 @@ impl Shared {
         let now = self.applier.sight(&metadata);
         let before = self.seen.lock().insert(key.clone(), now.clone());
         if let Some(status) = status {
-            let mut ledger = self.ledger.lock();
-            if let Some(work) = ledger.work_of_root(&key).cloned() {
-                ledger.see_root(&work, Some((metadata.generation.unwrap_or_default(), status)));
-                drop(ledger);
+            let seen = (metadata.generation.unwrap_or_default(), status);
+            if self.ledger.lock().see_object(&key, &now.owners, seen) {
                 self.report.notify_one();
             }
         }
@@ -187,8 +185,7 @@ impl Shared {
         self.seen.lock().remove(key);
         self.made.lock().remove(key);
         let mut ledger = self.ledger.lock();
-        if let Some(work) = ledger.work_of_root(key).cloned() {
-            ledger.see_root(&work, None);
+        if ledger.miss_object(key) {
             self.report.notify_one();
         }
         let works = ledger.works_with(key);

@@ -102,6 +102,13 @@ impl Kept {
         self.status.conditions.iter().find(|c| c.r#type == kind)
     }
 
+    /// Has the site refused it ever since? What it says of an object of that name is then of another one.
+    pub fn never_applied(&self) -> bool {
+        let refused = self.condition("Applied").is_some_and(|c| c.status == "False");
+        // Kinds without generations do not tell.
+        refused && self.status.root_generation == 0 && self.root.generation > 0
+    }
+
     /// The same intent; the epoch alone is no reason to send it again.
     pub fn says(&self, spec: &WorkSpec) -> bool {
         let mut spec = spec.clone();

@@ -414,7 +414,7 @@ fn observe(
     let words: Vec<Word> = alive()
         .map(|(site, work)| Word {
             site: site.clone(),
-            object: work.object(),
+            object: work.object().filter(|_| !work.never_applied()),
             root_generation: work.status.root_generation,
             site_generation: work.status.site_generation,
             silent: index.silent_since(site, now),

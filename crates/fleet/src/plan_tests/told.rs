@@ -30,6 +30,31 @@ fn the_hub_s_own_definitions_never_travel_and_the_status_of_others_stays_its_own
 }
 
 #[test]
+fn what_a_site_never_applied_has_no_replicas_there_whatever_else_has_its_name() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key(), deployment(2, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    let shown = |index: &mut Index, applied: i64| {
+        let mut work = index.works_of(&key()).next().map(whole).expect("a Work");
+        let refused = Condition { r#type: "Applied".into(), status: "False".into(), ..Default::default() };
+        let status = work.status.get_or_insert_default();
+        (status.conditions, status.root_generation) = (vec![refused], applied);
+        index.put_work(written(work));
+        let actions = plan(index, &key(), NOW, "now").actions;
+        let patch = actions.iter().find_map(|action| match action {
+            Action::PatchStatus { patch, .. } => Some(patch["status"].clone()),
+            _ => None,
+        });
+        patch.expect("a status")
+    };
+    let status = shown(&mut index, 0);
+    assert_eq!((&status["replicas"], status.get("readyReplicas")), (&json!(0), None), "{status}");
+    assert_eq!(status["conditions"][0]["reason"], "Refused");
+    assert_eq!(shown(&mut index, 1)["readyReplicas"], 2, "an earlier generation runs on");
+}
+
+#[test]
 fn a_given_back_object_stays_at_its_site() {
     let mut index = fleet(&["a"], PlacementSpec::default());
     index.put_object(key(), deployment(1, 1));
