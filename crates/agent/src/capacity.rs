@@ -48,6 +48,8 @@ const SHAPES: usize = 32;
 #[derive(Default)]
 pub struct Capacity {
     nodes: BTreeMap<String, Have>,
+    /// All nodes are known: that there is none means something.
+    listed: bool,
     /// By pod uid: its node and what it takes there.
     pods: HashMap<String, (String, Amounts)>,
 }
@@ -89,6 +91,7 @@ impl Capacity {
     /// Forgets what a new list does not have.
     pub fn retain_nodes(&mut self, keep: impl Fn(&str) -> bool) {
         self.nodes.retain(|name, _| keep(name));
+        self.listed = true;
     }
 
     pub fn retain_pods(&mut self, keep: impl Fn(&str) -> bool) {
@@ -118,7 +121,7 @@ impl Capacity {
             };
             free.push((have, have.allocatable.iter().map(left).collect::<Amounts>()));
         }
-        status.nodes = self.nodes.len() as i64;
+        status.nodes = self.listed.then_some(self.nodes.len() as i64);
         status.capacity = texts(&capacity);
         status.allocatable = texts(&allocatable);
         status.used = texts(&used);
@@ -188,15 +191,29 @@ mod tests {
         }
         capacity.put_node(&node("d", "2", false));
         capacity.put_pod(&pod("p", "c", 500));
+        capacity.retain_nodes(|_| true);
         let mut status = SiteStatus::default();
         capacity.fill(&mut status);
         assert_eq!(
             (status.nodes, status.allocatable["cpu"].as_str(), status.used["cpu"].as_str()),
-            (4, "6000m", "500m")
+            (Some(4), "6000m", "500m")
         );
         let counts: Vec<(i64, &str)> =
             status.shapes.iter().map(|s| (s.count, s.free["cpu"].as_str())).collect();
         assert_eq!(counts, [(1, "1500m"), (2, "2000m")]);
+    }
+
+    #[test]
+    fn a_site_says_that_it_has_no_node_only_when_it_has_looked() {
+        let mut capacity = Capacity::default();
+        let nodes = |capacity: &Capacity| {
+            let mut status = SiteStatus::default();
+            capacity.fill(&mut status);
+            status.nodes
+        };
+        assert_eq!(nodes(&capacity), None);
+        capacity.retain_nodes(|_| true);
+        assert_eq!(nodes(&capacity), Some(0));
     }
 
     proptest! {

@@ -111,8 +111,9 @@ pub struct SiteStatus {
     /// Version of the agent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent: Option<String>,
-    /// How many nodes it has.
-    pub nodes: i64,
+    /// How many nodes it has; absent until it has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<i64>,
     /// Sum of what its nodes have.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub capacity: Quantities,

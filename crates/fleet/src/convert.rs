@@ -46,7 +46,7 @@ pub fn site_view(
         vec![engine::Part {
             name: String::new(),
             locality: locality(site.spec.tier, &site.spec),
-            capacity: capacity(&status.shapes, status.nodes > 0 || !status.shapes.is_empty(), taken),
+            capacity: capacity(&status.shapes, status.nodes.is_some() || !status.shapes.is_empty(), taken),
         }]
     } else {
         status.offers.iter().map(|offer| part(offer, &site.spec)).collect()
@@ -65,6 +65,11 @@ pub fn site_view(
         excluded: None,
         parts,
     }
+}
+
+/// Has the site a node that takes pods, as far as it has said?
+pub fn takes_pods(site: &Site) -> bool {
+    site.status.as_ref().is_none_or(|status| status.nodes.is_none() || !status.shapes.is_empty())
 }
 
 fn part(offer: &Offer, site: &SiteSpec) -> engine::Part {

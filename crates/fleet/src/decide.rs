@@ -10,7 +10,7 @@ use tombolo_placement::sites::{self as engine, Decision};
 
 use crate::convert;
 use crate::index::Index;
-use crate::object::{Key, Nature, nature, number, text};
+use crate::object::{Key, Nature, is_workload, nature, number, text};
 use crate::references;
 use crate::render::{PATH_ANNOTATION, lease_terms};
 
@@ -155,6 +155,12 @@ fn ask(
             let mut view =
                 convert::site_view(name, &state.site, state.groups.clone(), index.silent(name, now), taken);
             let came_from = |hub: &&String| path.contains(&hub.as_str()) || **hub == index.hub.id;
+            // What has no pods needs no node.
+            if !is_workload(key) {
+                view.parts.iter_mut().filter(|part| part.capacity.is_without_nodes()).for_each(|part| {
+                    part.capacity = engine::Capacity::Unknown;
+                });
+            }
             view.excluded = state
                 .site
                 .spec

@@ -351,7 +351,9 @@ impl Index {
         let reshaped = redrawn
             || before.is_some_and(|old| {
                 let leaving = |s: &Site| s.metadata.deletion_timestamp.is_some();
-                old.site.is_ready() != site.is_ready() || leaving(&old.site) != leaving(&site)
+                old.site.is_ready() != site.is_ready()
+                    || leaving(&old.site) != leaving(&site)
+                    || convert::takes_pods(&old.site) != convert::takes_pods(&site)
             });
         let refilled = before.is_none_or(|old| {
             let room = |s: &Site| s.status.clone().map(|s| (s.shapes, s.offers));

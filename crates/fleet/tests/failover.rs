@@ -76,7 +76,7 @@ async fn replicas_of_a_lost_site_move_and_the_returned_site_cleans_up() {
     let sites: Api<Site> = Api::all(api.clone());
     eventually("both sites are ready", 60, || async {
         let list = sites.list(&ListParams::default()).await.ok()?;
-        let good = |s: &Site| s.is_ready() && s.status.as_ref().is_some_and(|s| s.nodes == 1);
+        let good = |s: &Site| s.is_ready() && s.status.as_ref().is_some_and(|s| s.nodes == Some(1));
         (list.items.len() == 2 && list.items.iter().all(good)).then_some(())
     })
     .await;

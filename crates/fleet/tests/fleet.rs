@@ -106,7 +106,7 @@ impl Fleet {
     async fn wait_capacity(&self) {
         let api: Api<Site> = Api::all(self.hub.cluster.client.clone());
         eventually("the site reports its node", 20, || async {
-            (api.get(&self.name).await.ok()?.status?.nodes == 1).then_some(())
+            (api.get(&self.name).await.ok()?.status?.nodes == Some(1)).then_some(())
         })
         .await;
     }

@@ -100,7 +100,7 @@ pub fn table(sites: &[Site]) -> Table {
             text(site.metadata.name.clone()),
             ready.map_or_else(|| "Unknown".to_owned(), |c| c.status.clone()),
             format!("{:?}", site.spec.tier).to_lowercase(),
-            status.nodes.to_string(),
+            status.nodes.map_or_else(|| "-".to_owned(), |nodes| nodes.to_string()),
             free("cpu"),
             free("memory"),
             text(status.latency.clone()),

@@ -41,7 +41,7 @@ pub async fn run(args: Args, target: &Target) -> Result<()> {
         table.row(vec![
             site.metadata.name.clone().unwrap_or_default(),
             if site.is_ready() { "True".into() } else { "False".into() },
-            status.nodes.to_string(),
+            status.nodes.map_or_else(|| "-".to_owned(), |nodes| nodes.to_string()),
             cpu.used(cores),
             cpu.percent(),
             memory.used(bytes),

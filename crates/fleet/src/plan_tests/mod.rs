@@ -27,7 +27,7 @@ fn site(name: &str, cpu: &str) -> Site {
         [("cpu".into(), cpu.into()), ("memory".into(), "8Gi".into()), ("pods".into(), "100".into())].into();
     site.status = Some(SiteStatus {
         conditions: vec![Condition { r#type: "Ready".into(), status: "True".into(), ..Default::default() }],
-        nodes: 1,
+        nodes: Some(1),
         shapes: vec![NodeShape { count: 1, allocatable: room.clone(), free: room, ..Default::default() }],
         ..Default::default()
     });

@@ -70,3 +70,71 @@ fn a_changed_placement_is_followed_at_once_and_returned_room_only_after_a_rest()
     step(&mut index, NOW + 90);
     assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]));
 }
+
+/// A site as it says itself: so many nodes, of which none is ready.
+fn bare(name: &str, nodes: Option<i64>) -> Site {
+    let mut site = site(name, "8");
+    let status = site.status.get_or_insert_default();
+    (status.nodes, status.shapes) = (nodes, Vec::new());
+    site
+}
+
+#[test]
+fn a_site_without_a_ready_node_gets_no_pods_and_one_that_has_not_said_so_does() {
+    for (nodes, gets) in [(Some(0), 0), (Some(2), 0), (None, 3)] {
+        let mut index = fleet(&[], PlacementSpec::default());
+        index.put_site(bare("a", nodes), at(NOW));
+        index.put_object(key(), deployment(3, 1));
+        step(&mut index, NOW);
+        assert_eq!(shares(&index).get("a").copied().unwrap_or(0), gets, "{nodes:?}");
+    }
+}
+
+#[test]
+fn what_runs_at_a_site_stays_when_its_nodes_are_not_ready() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    for nodes in [1, 0] {
+        index.put_site(bare("a", Some(nodes)), at(NOW));
+        for later in [1, 100] {
+            all_heard(&mut index, NOW + later);
+            assert_eq!(about_works(&step(&mut index, NOW + later)), 0);
+        }
+    }
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]));
+    // What comes on top goes where it can run.
+    index.put_object(key(), deployment(5, 2));
+    step(&mut index, NOW + 100);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3), ("b".into(), 2)]));
+}
+
+#[test]
+fn what_has_no_pods_needs_no_node_and_a_daemon_set_comes_with_the_first_one() {
+    let kinds = [("v1", "ConfigMap"), ("sea.example.com/v1", "Ship"), ("apps/v1", "DaemonSet")];
+    let mut index = fleet(&["b"], PlacementSpec::default());
+    index.put_site(bare("a", Some(0)), at(NOW));
+    for (_, kind) in kinds {
+        let selects = tombolo_api::ObjectSelector { kind: Some(kind.into()), ..Default::default() };
+        let mut placement =
+            Placement::new(kind, PlacementSpec { objects: vec![selects], ..Default::default() });
+        placement.metadata.namespace = Some("shop".into());
+        // A DaemonSet has a place at the other site, so that nothing waits.
+        if kind != "DaemonSet" {
+            placement.spec.sites.names = vec!["a".into()];
+        }
+        index.put_placement(placement);
+    }
+    let sent = |index: &mut Index, (api_version, kind): (&str, &str)| {
+        let key = Key::new(api_version, kind, "shop", "web");
+        let object = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "web", "namespace": "shop", "uid": "u", "generation": 1}});
+        index.put_object(key.clone(), Arc::new(object));
+        let plan = plan(index, &key, NOW, "now");
+        index.decided.extend(plan.decided.map(|decided| (key, decided)));
+        plan.actions.iter().any(|action| matches!(action, Action::CreateWork { site, .. } if site == "a"))
+    };
+    assert_eq!(kinds.map(|kind| sent(&mut index, kind)), [true, true, false]);
+    index.put_site(site("a", "8"), at(NOW));
+    assert!(sent(&mut index, kinds[2]), "the site has a node now");
+}

@@ -96,6 +96,8 @@ pub enum Reason {
         short: Vec<Shortage>,
         nodes: u32,
     },
+    /// No node there takes pods: there is none, or none that is ready and not cordoned.
+    NoNode,
     /// One more here would break a required spread.
     Skew {
         by: Domain,

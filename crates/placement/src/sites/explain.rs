@@ -104,6 +104,7 @@ impl Reason {
         match self {
             Reason::Chosen | Reason::ChosenFull => "chosen".to_owned(),
             Reason::Full { .. } => "full".to_owned(),
+            Reason::NoNode => "without a node that is ready".to_owned(),
             Reason::Jurisdiction { .. } => "under other jurisdictions".to_owned(),
             Reason::TooFar { .. } => "too far".to_owned(),
             Reason::SilentKept { .. } | Reason::Silent { .. } => "silent".to_owned(),
@@ -160,6 +161,7 @@ impl fmt::Display for Reason {
                     write!(f, " of {nodes} nodes")
                 }
             }
+            Reason::NoNode => f.write_str("has no node that is ready for pods"),
             Reason::Skew { by, domain, has, fewest, max } => {
                 write!(f, "{by} {domain} has {has}, fewest {fewest}, max skew {max}")
             }

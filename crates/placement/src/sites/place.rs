@@ -245,6 +245,7 @@ fn open_reason(
     match (chosen, full) {
         (true, true) => Reason::ChosenFull,
         (true, false) => Reason::Chosen,
+        (false, true) if place.part.capacity.is_without_nodes() => Reason::NoNode,
         (false, true) => {
             let (short, nodes) = place.part.capacity.lacks(&ask.request.each);
             Reason::Full { short, nodes }

@@ -15,6 +15,11 @@ impl Capacity {
         Some(u32::try_from(sum).unwrap_or(u32::MAX))
     }
 
+    /// Is it known that no node is there to take anything?
+    pub fn is_without_nodes(&self) -> bool {
+        matches!(self, Capacity::Nodes(nodes) if nodes.iter().all(|entry| entry.nodes == 0))
+    }
+
     /// What the node that comes closest lacks for one replica, and the number of nodes.
     pub fn lacks(&self, each: &Resources) -> (Vec<Shortage>, u32) {
         let Capacity::Nodes(nodes) = self else { return (Vec::new(), 0) };

@@ -402,6 +402,28 @@ fn sites_of_unknown_capacity_come_after_known_ones() {
 }
 
 #[test]
+fn a_site_without_a_ready_node_takes_nothing_new_says_so_and_keeps_what_it_has() {
+    let bare = SiteView::new("a", Locality::default(), nodes(&[]));
+    let sites = [bare.clone(), site("b", 9)];
+    let copies = Rule { mode: Mode::Duplicate, ..Rule::default() };
+    for rule in [Rule::default(), copies.clone(), weights(&[("a", 9), ("b", 1)])] {
+        let decision = place(&sites, &rule, &ask(2));
+        assert_eq!(counts(&decision), expect([("b", 2)]));
+        assert_eq!(reason(&decision, "a"), "has no node that is ready for pods");
+        // What runs there stays, and is what comes out when asked again.
+        let request = held(Request { may_return: false, ..ask(2) }, &[("a", 2)]);
+        let decision = place(&sites, &rule, &request);
+        assert_eq!(counts(&decision).get("a"), Some(&2), "{rule:?}");
+        assert_eq!(counts(&place(&sites, &rule, &after(&request, &decision))), counts(&decision));
+    }
+    let nowhere = place(&[bare], &Rule::default(), &ask(2)).to_string();
+    assert_eq!(
+        nowhere,
+        "0 of 2 replicas placed; 2 without a place, of 1 sites: 1 without a node that is ready."
+    );
+}
+
+#[test]
 fn replicas_of_a_site_that_is_gone_are_placed_anew() {
     let decision = place(&[site("a", 9)], &Rule::default(), &held(ask(4), &[("a", 1), ("gone", 3)]));
     assert_eq!(counts(&decision), expect([("a", 4)]));
