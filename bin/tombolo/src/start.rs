@@ -203,6 +203,15 @@ fn client_in_process(server: &Server, user: &str, omit_managers: bool) -> kube::
 
 /// Waits for SIGTERM or Ctrl-C, then ends in order: the loops first, then the server.
 pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Result<()> {
+    run_with_last_words(server, loops, std::future::ready(())).await
+}
+
+/// As [`run_until_asked`]; `last` is what one of the loops still has to say to the server when it was told to end.
+pub async fn run_with_last_words(
+    server: &Server,
+    loops: CancellationToken,
+    last: impl Future<Output = ()>,
+) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     tokio::select! {
         _ = terminate.recv() => {}
@@ -210,6 +219,7 @@ pub async fn run_until_asked(server: &Server, loops: CancellationToken) -> Resul
         () = loops.cancelled() => {}
     }
     loops.cancel();
+    last.await;
     server.shutdown(DRAIN).await?;
     Ok(())
 }

@@ -1,7 +1,9 @@
 //! Which of several hub replicas acts: a Lease.
 //!
 //! The clocks of two replicas need not agree: a lease is over when this replica has seen the same version of it for its
-//! whole duration, on its own steady clock.
+//! whole duration, on its own steady clock. One that stops in order gives it up, so that another need not wait for that.
+//! Whoever leads next takes no site for lost before a whole lease of its own ([`crate::index::Index::since`]), however the
+//! lease came to it.
 
 use std::time::{Duration, Instant};
 
@@ -13,6 +15,8 @@ use tombolo_api::names;
 
 const DURATION: i64 = 15;
 const RETRY: Duration = Duration::from_secs(3);
+/// A replica that stops does not wait longer for an API that does not answer.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// The version of the lease that was last seen, and when it was first seen.
 #[derive(Default)]
@@ -67,6 +71,32 @@ pub async fn keep(client: &Client, me: &str) {
     }
 }
 
+/// Gives the lease up, if this replica has it. Only for one that has stopped to act.
+pub async fn give_up(client: &Client, me: &str) {
+    match tokio::time::timeout(FAREWELL, release(client, me)).await {
+        Ok(Ok(true)) => tracing::info!(replica = me, "no longer leading: the lease is given up"),
+        Ok(Ok(false)) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "the leader's lease is not given up, and ends by itself"),
+        Err(_) => tracing::warn!("the leader's lease is not given up in time, and ends by itself"),
+    }
+}
+
+async fn release(client: &Client, me: &str) -> Result<bool, Error> {
+    let api: Api<Lease> = Api::namespaced(client.clone(), names::SYSTEM_NAMESPACE);
+    let Some(mut lease) = api.get_opt(names::LEADER_LEASE).await? else { return Ok(false) };
+    let spec = lease.spec.get_or_insert_default();
+    if spec.holder_identity.as_deref() != Some(me) {
+        return Ok(false);
+    }
+    spec.holder_identity = None;
+    // As with taking it, the resource version keeps this from undoing what another replica did.
+    match api.replace(names::LEADER_LEASE, &PostParams::default(), &lease).await {
+        Ok(_) => Ok(true),
+        Err(Error::Api(status)) if status.code == 409 => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 async fn try_lead(client: &Client, me: &str, seen: &mut Seen) -> Result<bool, Error> {
     let api: Api<Lease> = Api::namespaced(client.clone(), names::SYSTEM_NAMESPACE);
     let text = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
@@ -99,7 +129,63 @@ async fn try_lead(client: &Client, me: &str, seen: &mut Seen) -> Result<bool, Er
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use kube::client::Body;
+    use parking_lot::Mutex;
+    use serde_json::Value;
+
     use super::*;
+
+    /// An API that has one Lease.
+    fn api() -> Client {
+        let kept: Arc<Mutex<Option<Value>>> = Arc::default();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let kept = kept.clone();
+            async move {
+                let method = request.method().to_string();
+                let body = request.into_body().collect_bytes().await.expect("a body");
+                let mut kept = kept.lock();
+                let version = kept.as_ref().map(|lease| lease["metadata"]["resourceVersion"].clone());
+                let failure = |code: u16, reason: &str| {
+                    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                        "reason": reason, "message": reason, "code": code});
+                    (code, status)
+                };
+                let (code, answer) = match (method.as_str(), kept.as_ref()) {
+                    ("GET", Some(lease)) => (200, lease.clone()),
+                    ("GET", None) => failure(404, "NotFound"),
+                    _ => {
+                        let mut lease: Value = serde_json::from_slice(&body).expect("a Lease");
+                        if version.as_ref().is_some_and(|v| *v != lease["metadata"]["resourceVersion"]) {
+                            failure(409, "Conflict")
+                        } else {
+                            let next = version.and_then(|v| v.as_str()?.parse::<u64>().ok()).unwrap_or(0) + 1;
+                            lease["metadata"]["resourceVersion"] = json!(next.to_string());
+                            *kept = Some(lease.clone());
+                            (200, lease)
+                        }
+                    }
+                };
+                http::Response::builder().status(code).body(Body::from(answer.to_string().into_bytes()))
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn a_leader_that_stops_gives_its_lease_up_and_another_one_leads_at_once() {
+        let api = api();
+        let (mut seen_by_a, mut seen_by_b) = (Seen::default(), Seen::default());
+        assert!(try_lead(&api, "a", &mut seen_by_a).await.expect("an answer"));
+        assert!(!try_lead(&api, "b", &mut seen_by_b).await.expect("an answer"));
+        give_up(&api, "b").await;
+        assert!(!try_lead(&api, "b", &mut seen_by_b).await.expect("an answer"), "it was not b's to give up");
+        give_up(&api, "a").await;
+        assert!(try_lead(&api, "b", &mut seen_by_b).await.expect("an answer"));
+        give_up(&api, "a").await;
+        assert!(!try_lead(&api, "a", &mut seen_by_a).await.expect("an answer"), "b leads now");
+    }
 
     #[test]
     fn a_lease_is_taken_only_when_it_is_free_or_was_not_renewed_while_we_looked_on() {

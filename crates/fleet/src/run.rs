@@ -55,8 +55,14 @@ pub async fn run(config: FleetConfig) -> Result<(), FleetError> {
     let shutdown = config.shutdown.clone();
     let config = Arc::new(config);
     tokio::select! {
-        result = live(config) => result,
-        () = shutdown.cancelled() => Ok(()),
+        result = live(config.clone()) => result,
+        // What led has ended by now.
+        () = shutdown.cancelled() => {
+            if config.elect {
+                lead::give_up(&config.client, &config.replica).await;
+            }
+            Ok(())
+        }
     }
 }
 

@@ -108,7 +108,7 @@ pub async fn run(mut args: Args) -> Result<()> {
         fleet.tunnels.set_forward(tombolo_fleet::forward(fleet.client.clone(), fleet.replica.clone(), tls));
     }
     let ending = stop.clone();
-    tokio::spawn(async move {
+    let fleet = tokio::spawn(async move {
         if let Err(error) = tombolo_fleet::run(fleet).await {
             tracing::error!(%error, "the fleet's controllers ended");
             ending.cancel();
@@ -119,7 +119,9 @@ pub async fn run(mut args: Args) -> Result<()> {
     let identity = identity(&own).await?;
     tokio::spawn(ties::run(own, server.clone(), identity, args.start.ties_dir(), stop.clone()));
     start::ready(&server, "hub", address, &args.start)?;
-    start::run_until_asked(&server, stop).await
+    // A replica that leads gives that up while the API still answers.
+    let last = async move { drop(fleet.await) };
+    start::run_with_last_words(&server, stop, last).await
 }
 
 /// The host of an address such as `https://hub.example.com:6443`, for certificates.

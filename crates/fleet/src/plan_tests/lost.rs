@@ -105,3 +105,21 @@ fn with_a_bound_on_moves_the_next_replica_leaves_a_lost_site_when_the_last_one_i
         all_run(&mut index);
     }
 }
+
+#[test]
+fn a_new_leader_takes_nobody_for_lost_before_a_whole_lease_of_its_own() {
+    let mut spec = prefer_a();
+    spec.failover.wait_seconds = Some(1);
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    // Another replica led until now; what this one knows of the site's last word is old.
+    index.since = at(NOW + 500);
+    for (later, at_site) in [(500, "a"), (539, "a"), (540, "b")] {
+        index.heard("b", 0, at(NOW + later));
+        index.topology += 1;
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([(at_site.into(), 4)]), "{later} s later");
+    }
+}
