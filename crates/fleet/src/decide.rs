@@ -31,8 +31,10 @@ pub struct Decided {
     /// The whole table.
     pub table: String,
     pub unplaced: u32,
+    /// Something waits for room, or for other replicas to move first.
+    pub waits: bool,
     /// Something waits for room or for time; look again when either comes.
-    pub unsettled: bool,
+    unsettled: bool,
     /// The placement was changed, and what that moves has not all moved yet.
     following: bool,
     /// Namespace and name of the Placement that it follows.
@@ -88,14 +90,13 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         share.parts.push((place.part.clone(), replicas));
     }
     let silent = sites_silent(index, now);
+    let waits = decision.unplaced > 0 || decision.waiting > 0 || overflowed(&decision);
     Arc::new(Decided {
         summary: decision.to_string(),
         table: decision.table(),
         unplaced: decision.unplaced,
-        unsettled: decision.unplaced > 0
-            || decision.waiting > 0
-            || overflowed(&decision)
-            || sites.keys().any(|s| silent.contains_key(s)),
+        waits,
+        unsettled: waits || sites.keys().any(|s| silent.contains_key(s)),
         following: following && decision.waiting > 0,
         by: (placement.namespace().unwrap_or_default(), placement.name_any()),
         sites,
@@ -131,17 +132,7 @@ fn ask(
 ) -> Decision {
     let groups: BTreeSet<String> = index.groups.keys().cloned().collect();
     let mut rule = convert::rule(spec, nature, &groups);
-    if spec.failover.at_most_once {
-        // Nothing starts elsewhere before the lost site has certainly stopped it.
-        let template = crate::object::template_pointer(&key.kind).and_then(|pointer| root.pointer(pointer));
-        let lease = lease_terms(template.unwrap_or(&Value::Null), spec).seconds;
-        let fenced = u64::try_from(lease + FENCE_MARGIN).unwrap_or(0);
-        rule.failover.wait_seconds = rule.failover.wait_seconds.max(fenced);
-    }
-    if now < index.nobody_lost_before {
-        let deaf = u64::try_from(index.nobody_lost_before - index.since.steady).unwrap_or(0);
-        rule.failover.wait_seconds = rule.failover.wait_seconds.max(deaf);
-    }
+    rule.failover.wait_seconds = u64::try_from(wait(index, key, root, spec, now)).unwrap_or(0);
     let path: Vec<&str> =
         crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
@@ -174,6 +165,25 @@ fn ask(
     let mut request = request(index, key, root, nature, now);
     request.may_return |= following;
     engine::place(&sites, &rule, &request)
+}
+
+/// Seconds of silence after which replicas move.
+pub fn wait(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, now: i64) -> i64 {
+    let mut wait = spec.failover.wait_seconds.unwrap_or(convert::DEFAULT_WAIT);
+    if spec.failover.at_most_once {
+        // Nothing starts elsewhere before the lost site has certainly stopped it.
+        let template = crate::object::template_pointer(&key.kind).and_then(|pointer| root.pointer(pointer));
+        wait = wait.max(lease_terms(template.unwrap_or(&Value::Null), spec).seconds + FENCE_MARGIN);
+    }
+    if now < index.nobody_lost_before {
+        wait = wait.max(index.nobody_lost_before - index.since.steady);
+    }
+    wait
+}
+
+/// From when on replicas may go back to a nicer place.
+pub fn rested_at(index: &Index, key: &Key) -> i64 {
+    index.moved.get(key).copied().unwrap_or(index.since.steady) + REST
 }
 
 fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> engine::Request {
@@ -230,7 +240,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             });
         }
     }
-    let rested = now - index.moved.get(key).copied().unwrap_or(index.since.steady) >= REST;
+    let rested = now >= rested_at(index, key);
     engine::Request {
         replicas: small(replicas),
         each: if nature == Nature::Replicated || nature == Nature::Unit {

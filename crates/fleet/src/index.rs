@@ -88,8 +88,8 @@ pub struct Index {
     pub capacity: u64,
     /// Roots whose Works say what they should, with what that was found from ([`crate::stamp`]).
     pub rendered: HashMap<Key, u64>,
-    /// Roots that wait for room or for time.
-    pub unsettled: HashSet<Key>,
+    /// Roots that wait for room or for time, and when they are to be looked at in any case.
+    pub unsettled: HashMap<Key, i64>,
     /// Objects of which a warning was told that their status has no room for: uid, and what was told.
     pub warned: HashMap<Key, (String, String)>,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
@@ -134,7 +134,12 @@ impl Index {
     }
 
     pub fn mark_unsettled(&mut self) {
-        self.told.extend(self.unsettled.iter().cloned());
+        self.told.extend(self.unsettled.keys().cloned());
+    }
+
+    /// Those whose time has come.
+    pub fn mark_due(&mut self, now: i64) {
+        self.told.extend(self.unsettled.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()));
     }
 
     /// An object of a watched kind, mirrors excepted.
@@ -477,6 +482,11 @@ impl Index {
     /// Replicas placed at each site that its reported capacity does not know yet, those of `but` left out.
     pub fn on_their_way(&self, but: &Key, now: i64) -> BTreeMap<String, Vec<(Resources, u32)>> {
         self.rooms.iter().map(|(site, rooms)| (site.clone(), rooms.on_their_way(but, now))).collect()
+    }
+
+    /// When the next of what sites have shown is counted although they reported no room.
+    pub fn room_counted_at(&self, now: i64) -> Option<i64> {
+        self.rooms.values().filter_map(|rooms| rooms.counted_at(now)).min()
     }
 
     /// How many pods of the root the site's reported capacity has taken into account.

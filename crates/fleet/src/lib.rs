@@ -16,6 +16,7 @@
 //! - A silent site is unknown: never ready, never zero.
 
 mod act;
+mod again;
 mod choose;
 mod clock;
 mod compare;

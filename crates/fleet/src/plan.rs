@@ -6,9 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tombolo_api::{Tombstone, WorkSpec, names};
 
+use crate::again::again;
 use crate::choose::{Choice, choose};
 use crate::compare::status_patch;
-use crate::decide::{Decided, PARTS_ANNOTATION, Share, decide};
+use crate::decide::{self, Decided, PARTS_ANNOTATION, Share, decide};
 use crate::index::Index;
 use crate::kept::{Kept, Mirror, Shown};
 use crate::mirror::{mirror, mirror_name, mirror_status};
@@ -111,9 +112,14 @@ pub struct Plan {
     pub decided: Option<Arc<Decided>>,
     /// Replicas changed their place.
     pub moved: bool,
-    /// Look again later even if nothing changes.
-    pub unsettled: bool,
+    /// Something waits for room, or for others.
+    unsettled: bool,
+    /// Look again then, on the steady clock, even if nothing changes.
+    pub again: Option<i64>,
 }
+
+/// Seconds after the end of its lease when a pod has certainly stopped.
+pub const FENCED: i64 = 5;
 
 pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     let mut plan = Plan::default();
@@ -155,6 +161,7 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
         Choice::By(placement) => Some(placement.clone()),
     };
     let was_placed = spec.is_some() || placed.is_err();
+    let wait = spec.as_ref().map(|placement| decide::wait(index, key, &root, &placement.spec, now));
     if let Some(placement) = spec {
         let decided = decide(index, key, &root, &placement, now);
         if decided.unplaced > 0 || decided.sites.is_empty() {
@@ -164,13 +171,14 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
         }
         let at = Moment { now, text: now_text };
         propagate(index, key, &root, &placement.spec, &decided, &works, at, &mut plan, &mut placed);
-        plan.unsettled |= decided.unsettled;
+        plan.unsettled |= decided.waits;
         plan.decided = Some(decided);
     }
     if was_placed {
         observe(index, key, &root, &works, &placed, now, now_text, &mut plan);
     }
     mirrors(index, key, Some(&root), &works, now, &mut plan);
+    plan.again = again(index, key, &works, wait, plan.unsettled, now);
     plan
 }
 
@@ -359,7 +367,7 @@ fn may_still_run(index: &Index, site: &str, work: &Kept, decided: &Decided, now:
         return true;
     }
     let fenced = work.lease.as_ref().is_some_and(|lease| {
-        index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + 5)
+        index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + FENCED)
     });
     let running =
         work.status.pods.values().filter(|p| !matches!(p.phase.as_str(), "Succeeded" | "Failed")).count();
@@ -457,9 +465,6 @@ fn observe(
     let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
     if let Some(patch) = status_patch(&before, &status) {
         plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });
-    }
-    if words.iter().any(|w| w.silent.is_some()) {
-        plan.unsettled = true;
     }
 }
 

@@ -91,6 +91,12 @@ impl Rooms {
         }
     }
 
+    /// When the next of what was shown counts although the site reported nothing.
+    pub fn counted_at(&self, now: i64) -> Option<i64> {
+        let times = self.roots.values().filter(|room| room.counted != room.shown);
+        times.filter_map(|room| Some(room.since? + AT_LAST)).filter(|time| *time > now).min()
+    }
+
     pub fn counted(&self, root: &Key, now: i64) -> i64 {
         self.roots.get(root).map_or(0, |room| room.counted(now))
     }
@@ -117,6 +123,7 @@ mod tests {
         rooms.put(&web, ("w", 1), 2, 2, each);
         rooms.date(10);
         assert_eq!(rooms.counted(&web, 11), 0, "the room is of before");
+        assert_eq!((rooms.counted_at(11), rooms.counted_at(15)), (Some(15), None));
         assert_eq!(rooms.on_their_way(&other, 11), [(each(), 2)]);
         rooms.told();
         assert_eq!(rooms.counted(&web, 11), 2);

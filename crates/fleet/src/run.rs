@@ -350,10 +350,9 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
     if plan.moved {
         index.moved.insert(key.clone(), now);
     }
-    if plan.unsettled {
-        index.unsettled.insert(key.clone());
-    } else {
-        index.unsettled.remove(key);
+    match plan.again {
+        Some(at) => drop(index.unsettled.insert(key.clone(), at)),
+        None => drop(index.unsettled.remove(key)),
     }
     if !index.objects.contains_key(key) && index.works_of(key).next().is_none() {
         index.decided.remove(key);
@@ -399,8 +398,7 @@ async fn look(
             index.topology += 1;
             index.mark_all();
         }
-        // Silence has an age, and waits end.
-        index.mark_unsettled();
+        index.mark_due(time);
         // Only sites that show something else than before are looked at closer.
         let mut sites: Vec<(Site, Option<String>, usize)> = Vec::new();
         for (name, state) in &index.sites {

@@ -106,6 +106,66 @@ fn with_a_bound_on_moves_the_next_replica_leaves_a_lost_site_when_the_last_one_i
     }
 }
 
+/// From which second on the root is looked at although nothing was heard of it.
+fn due(index: &mut Index, from: i64) -> Option<i64> {
+    (from..from + 1000).find(|now| {
+        index.take_told();
+        index.mark_due(*now);
+        index.take_told().contains(&key())
+    })
+}
+
+#[test]
+fn what_a_lost_site_has_is_planned_when_its_wait_is_over_and_not_every_second() {
+    let mut spec = prefer_a();
+    spec.failover.wait_seconds = Some(120);
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    step(&mut index, NOW);
+    assert_eq!(due(&mut index, NOW + 1), None, "nothing waits");
+    index.heard("b", 0, at(NOW + 41));
+    step(&mut index, NOW + 41);
+    assert_eq!(due(&mut index, NOW + 42), Some(NOW + 120));
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 4)]));
+    index.heard("b", 0, at(NOW + 120));
+    step(&mut index, NOW + 120);
+    assert_eq!(shares(&index), BTreeMap::from([("b".into(), 4)]));
+    all_run(&mut index);
+}
+
+#[test]
+fn what_stays_at_a_lost_site_waits_for_nothing_but_the_site() {
+    let mut spec = prefer_a();
+    (spec.failover.stay, spec.failover.wait_seconds) = (true, Some(60));
+    let mut index = fleet(&["a", "b"], spec);
+    index.put_object(key(), deployment(4, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    for later in [70, 71] {
+        index.heard("b", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+        assert_eq!(due(&mut index, NOW + later + 1), None);
+    }
+    index.take_told();
+    assert!(index.heard("a", 0, at(NOW + 80)) && index.take_told().contains(&key()), "it is back");
+}
+
+#[test]
+fn what_has_no_room_is_planned_when_room_returns_and_looked_at_now_and_then() {
+    let mut index = fleet(&[], PlacementSpec::default());
+    index.put_site(site("a", "100m"), at(NOW));
+    index.since = at(NOW - 10_000);
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+    assert_eq!(due(&mut index, NOW + 1), Some(NOW + 10));
+    index.take_told();
+    index.put_site(site("a", "8"), at(NOW));
+    assert!(index.take_told().contains(&key()));
+}
+
 #[test]
 fn a_new_leader_takes_nobody_for_lost_before_a_whole_lease_of_its_own() {
     let mut spec = prefer_a();

@@ -135,6 +135,10 @@ fn step(index: &mut Index, now: i64) -> Vec<Action> {
     if plan.moved {
         index.moved.insert(key(), now);
     }
+    match plan.again {
+        Some(at) => drop(index.unsettled.insert(key(), at)),
+        None => drop(index.unsettled.remove(&key())),
+    }
     carry_out(index, &plan.actions);
     plan.actions
 }
