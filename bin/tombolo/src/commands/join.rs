@@ -272,8 +272,6 @@ pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
         (None, [only]) => Some(only),
         (None, _) => None,
     };
-    let urls: Vec<_> = found.iter().map(|(tie, _)| tie.url.as_str()).collect();
-    let urls = if urls.is_empty() { "none".to_owned() } else { urls.join(", ") };
     match (chosen, args.url) {
         (Some((tie, held)), _) => {
             ties(&site).delete(&tie.name, &DeleteParams::default()).await?;
@@ -287,9 +285,48 @@ pub async fn leave(args: LeaveArgs, target: &Target) -> Result<()> {
             leave_now(&site, &url).await?;
             println!("this cluster has left {url}; what the hub placed here is removed");
         }
-        _ => bail!("say which hub to leave; this site is tied to: {urls}"),
+        (None, url) => {
+            let tied: Vec<String> = found.into_iter().map(|(tie, _)| tie.url).collect();
+            let all = ties(&site).list(&ListParams::default()).await?.items;
+            let agents: Vec<String> = all.iter().filter_map(|secret| agent_record(secret, &tied)).collect();
+            bail!("{}", which_hub(url.as_deref(), &[tied, agents].concat()));
+        }
     }
     Ok(())
+}
+
+/// What an agent beside the cluster wrote down, in words: its hub's address is not in it.
+fn agent_record(secret: &Secret, tied: &[String]) -> Option<String> {
+    let name = secret.metadata.name.as_deref()?;
+    if !name.starts_with("hub-")
+        || !name.ends_with("-state")
+        || tied.iter().any(|url| state_name(url) == name)
+    {
+        return None;
+    }
+    let data = secret.data.as_ref()?;
+    let text = |key: &str| Some(String::from_utf8_lossy(&data.get(key)?.0).into_owned());
+    let id = text("hub").filter(|id| !id.is_empty())?;
+    let at =
+        text("replicas").filter(|urls| !urls.is_empty()).map(|urls| format!(", which answers at {urls}"));
+    Some(format!("an agent's hub {id}{}", at.unwrap_or_default()))
+}
+
+/// Why there is nothing to leave, or not before it is said which hub is meant.
+fn which_hub(asked: Option<&str>, known: &[String]) -> String {
+    let all = known.join("; ");
+    match (asked, known) {
+        (Some(url), []) => {
+            format!("nothing is recorded here for {url}, nor for any other hub: there is nothing to leave")
+        }
+        (Some(url), _) => format!(
+            "nothing is recorded here for {url}; recorded are: {all}. Give the address as `tombolo join` or `tombolo agent --hub` had it"
+        ),
+        (None, []) => "nothing is recorded here for any hub: there is nothing to leave".to_owned(),
+        (None, _) => {
+            format!("say which hub to leave, by the address it was joined with; recorded are: {all}")
+        }
+    }
 }
 
 /// Was the cluster ever tied to that hub? Its agent's state goes before the limits: leaving may have ended in between.
@@ -392,4 +429,51 @@ pub fn host_name() -> String {
     let name: String =
         name.to_lowercase().chars().filter(|c| c.is_ascii_alphanumeric() || *c == '-').take(40).collect();
     if names::valid_site_name(&name) { name } else { "site".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaving_a_hub_of_which_nothing_is_recorded_says_so_and_what_is() {
+        let known = ["https://a:6443".to_owned(), "https://b:6443".to_owned()];
+        let said = which_hub(Some("https://x:6443"), &known);
+        assert!(
+            said.starts_with(
+                "nothing is recorded here for https://x:6443; recorded are: https://a:6443; https://b:6443."
+            ),
+            "{said}"
+        );
+        let said = which_hub(Some("https://x:6443"), &[]);
+        assert_eq!(
+            said,
+            "nothing is recorded here for https://x:6443, nor for any other hub: there is nothing to leave"
+        );
+        assert!(which_hub(None, &known).starts_with("say which hub to leave"));
+        assert!(which_hub(None, &[]).ends_with("there is nothing to leave"));
+    }
+
+    #[test]
+    fn what_an_agent_beside_the_cluster_recorded_counts_and_a_tie_s_own_state_does_not() {
+        let secret = |name: &str, data: &[(&str, &str)]| Secret {
+            metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() },
+            data: Some(
+                data.iter().map(|(k, v)| ((*k).to_owned(), ByteString(v.as_bytes().to_vec()))).collect(),
+            ),
+            ..Default::default()
+        };
+        let (tied, other) = ("https://a:6443".to_owned(), "https://b:6443");
+        let state = [("hub", "1234"), ("replicas", "https://b-1:6443")];
+        let record = |name: &str, data: &[(&str, &str)]| {
+            agent_record(&secret(name, data), std::slice::from_ref(&tied))
+        };
+        assert_eq!(record(&state_name(&tied), &state), None);
+        assert_eq!(record("something-else", &state), None);
+        assert_eq!(record(&state_name(other), &[("hub", "")]), None, "it never joined");
+        assert_eq!(
+            record(&state_name(other), &state),
+            Some("an agent's hub 1234, which answers at https://b-1:6443".into())
+        );
+    }
 }
