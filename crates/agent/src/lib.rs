@@ -22,6 +22,7 @@ mod capacity;
 mod clean;
 mod config;
 pub mod difference;
+mod doors;
 mod execute;
 mod fields;
 pub mod join;

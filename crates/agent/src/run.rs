@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Client;
 use tokio_util::sync::CancellationToken;
-use tombolo_tunnel::{Backoff, Connection, DialError, Dialer, random_fraction};
+use tombolo_tunnel::{Backoff, Connection, DialError, random_fraction};
 
 use crate::apply::Applier;
 use crate::config::AgentConfig;
@@ -18,16 +18,13 @@ use crate::observe::Shared;
 use crate::serve::{Server, acting};
 use crate::state::{State, StateSecret};
 use crate::works::{self, Position};
-use crate::{clean, report};
+use crate::{clean, doors, report};
 
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Milliseconds between two answered heartbeats after which works are compared anew. The hub moves what may run at most once
 /// no sooner than 15 seconds after its lease.
 const LONG_PAUSE: u64 = 10_000;
-/// Between looks whether QUIC passes, for a site that is tied over TCP.
-const FIRST_PROBE: Duration = Duration::from_secs(15);
-const LAST_PROBE: Duration = Duration::from_secs(600);
 /// A session that lasted this long was a good one: the next wait is short again.
 const GOOD: Duration = Duration::from_secs(30);
 
@@ -77,9 +74,10 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
     }
     let mut running: Option<Running> = None;
     let mut position = Position::default();
-    let mut knocks = 0;
-    // A tie that takes the place of a worse one.
-    let mut better: Option<Connection> = None;
+    // The door that led to the hub last.
+    let mut door: Option<String> = None;
+    // A tie that takes the place of a worse one, at the same door.
+    let mut better: Option<(String, Connection)> = None;
     let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
     loop {
         let saved = state.clone();
@@ -109,23 +107,27 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
         }
         let (shared, epoch, _) = running.get_or_insert_with(|| start(&config, &state, &closing)).clone();
         let started = std::time::Instant::now();
-        let door = doors(&config, &state);
-        let door = &door[knocks % door.len()];
         let dialed = match better.take() {
-            Some(connection) => Ok(connection),
-            None => dial(&config, &state, door).await,
+            Some(found) => Ok(found),
+            None => doors::dial(&config, &state, door.as_deref()).await,
         };
         match dialed {
-            Ok(connection) => {
-                tracing::info!(site = config.name, carrier = connection.carrier(), "tied to the hub");
+            Ok((opened, connection)) => {
+                tracing::info!(
+                    site = config.name,
+                    door = opened,
+                    carrier = connection.carrier(),
+                    "tied to the hub"
+                );
                 let known = state.clone();
                 let why = tokio::select! {
                     why = session(&config, &connection, &shared, &epoch, &secret, &mut state, &mut position) => why,
-                    found = improve(&config, &known, door, &connection) => {
-                        better = Some(found);
+                    found = doors::improve(&config, &known, &opened, &connection) => {
+                        better = Some((opened.clone(), found));
                         "QUIC passes again".into()
                     }
                 };
+                door = Some(opened);
                 connection.close(&why);
                 position.leave();
                 if better.is_some() {
@@ -156,8 +158,6 @@ async fn live(config: AgentConfig, closing: CancellationToken) -> Result<(), Age
             }
             Err(error) => {
                 tracing::warn!(site = config.name, %error, "cannot dial the hub");
-                // Another replica of it may answer.
-                knocks += 1;
             }
         }
         if started.elapsed() > GOOD {
@@ -294,55 +294,6 @@ fn start(config: &AgentConfig, state: &State, closing: &CancellationToken) -> Ru
     spawn(Box::pin(async move { keeper.keep.run().await }));
     spawn(Box::pin(execute::run(shared.clone(), epoch.clone(), config.hub_identity.clone())));
     (shared, epoch, closing)
-}
-
-/// Where the hub may be reached: as the site was told, and at each of its replicas.
-fn doors(config: &AgentConfig, state: &State) -> Vec<String> {
-    let own = config.hub_url.trim_end_matches('/').to_owned();
-    let others = state.replicas.iter().filter(|url| **url != own).cloned();
-    std::iter::once(own.clone()).chain(others).collect()
-}
-
-async fn dial(config: &AgentConfig, state: &State, url: &str) -> Result<Connection, DialError> {
-    dialer(config, state, url)?.dial().await
-}
-
-/// Gives a tie over QUIC where UDP did not pass at first (a cut may end while TCP is tried): over TCP, a link that loses
-/// packets is slow. Not while somebody reads a log or has a shell open through the old one.
-async fn improve(config: &AgentConfig, state: &State, url: &str, present: &Connection) -> Connection {
-    let Ok(dialer) = dialer(config, state, url) else { return std::future::pending().await };
-    if present.carrier() == "quic" || dialer.quic_port.is_none() {
-        return std::future::pending().await;
-    }
-    let mut backoff = Backoff::new(FIRST_PROBE, LAST_PROBE);
-    loop {
-        tokio::time::sleep(backoff.next(random_fraction())).await;
-        if !present.in_use()
-            && let Some(found) = dialer.dial_better().await
-        {
-            return found;
-        }
-    }
-}
-
-fn dialer(config: &AgentConfig, state: &State, url: &str) -> Result<Dialer, DialError> {
-    let broken = |error: String| DialError::Unreachable { address: url.to_owned(), reason: error };
-    let uri: http::Uri = url.parse().map_err(|_| broken("no address".into()))?;
-    // A replica speaks QUIC on the port of its API.
-    let named = url == config.hub_url.trim_end_matches('/');
-    let quic = if named { Some(state.quic_port) } else { uri.port_u16() };
-    let tls = tombolo_tunnel::tls::client(
-        state.ca.as_bytes(),
-        Some((state.certificate.as_bytes(), state.key.as_bytes())),
-    );
-    Ok(Dialer {
-        host: uri.host().unwrap_or_default().trim_matches(['[', ']']).to_owned(),
-        port: uri.port_u16().unwrap_or(443),
-        quic_port: quic.filter(|p| *p > 0 && state.quic_port > 0),
-        tls: Arc::new(tls.map_err(|e| broken(e.to_string()))?),
-        path: tombolo_api::names::TUNNEL_PATH.into(),
-        session: *uuid::Uuid::new_v4().as_bytes(),
-    })
 }
 
 /// Runs all that needs the hub, until the connection or one of its users gives up; says why.

@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::heartbeat::{self, Beat};
 use crate::held::Held;
 use crate::mux::Mux;
+use crate::site_socket::Refusals;
 use crate::{BoxIo, Io};
 
 /// Streams waiting to be accepted; more are reset (mux) or wait at the peer (QUIC).
@@ -157,8 +158,10 @@ impl Connection {
             // An acceptor whose dialer never starts its heartbeat must not keep the connection.
             let this = self.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(heartbeat::FIRST_BEAT).await;
-                if !this.inner.beat.started() {
+                let closed = this.inner.closing.cancelled();
+                if tokio::time::timeout(heartbeat::FIRST_BEAT, closed).await.is_err()
+                    && !this.inner.beat.started()
+                {
                     this.close_because("no heartbeat came");
                 }
             });
@@ -267,6 +270,24 @@ impl Connection {
         self.inner.beat.poke();
     }
 
+    #[cfg(test)]
+    pub(crate) fn doubt(&self) {
+        self.inner.beat.doubt();
+    }
+
+    /// Whenever a datagram is refused, the other end is asked whether it is there, and must answer soon (dialer only).
+    pub(crate) fn doubt_when(&self, refusals: Refusals) {
+        let this = self.clone();
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    () = refusals.next() => this.inner.beat.doubt(),
+                    () = this.inner.closing.cancelled() => return,
+                }
+            }
+        });
+    }
+
     /// Is a log followed, a shell open or a port forwarded that the other end asked for?
     pub fn in_use(&self) -> bool {
         Arc::strong_count(&self.inner.bulk_streams) > 1
@@ -342,4 +363,4 @@ fn describe(error: &quinn::ConnectionError) -> String {
 
 #[cfg(test)]
 #[path = "connection_tests.rs"]
-mod tests;
+pub(crate) mod tests;

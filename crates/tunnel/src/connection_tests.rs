@@ -11,7 +11,7 @@ fn pair() -> (Connection, Connection) {
     (dialer, acceptor)
 }
 
-fn quic_pki() -> (rustls::ServerConfig, rustls::ClientConfig) {
+pub fn quic_pki() -> (rustls::ServerConfig, rustls::ClientConfig) {
     let ca_key = rcgen::KeyPair::generate().expect("key");
     let mut params = rcgen::CertificateParams::new(vec![]).expect("params");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
@@ -34,12 +34,13 @@ fn quic_pki() -> (rustls::ServerConfig, rustls::ClientConfig) {
 
 async fn quic_pair() -> (Connection, Connection, quinn::Connection) {
     let (server, client) = quic_pki();
-    let endpoint = crate::quic::listen("127.0.0.1:0".parse().expect("address"), server).expect("listen");
+    let endpoint =
+        crate::quic::listen("127.0.0.1:0".parse().expect("address"), server, b"secret").expect("listen");
     let address = endpoint.local_addr().expect("bound");
     let (dialed, accepted) = tokio::join!(crate::quic::dial(address, "localhost", client), async {
         endpoint.accept().await.expect("one comes").await.expect("handshake")
     });
-    let dialer = Connection::over_quic(dialed.expect("dialed"), true, heartbeat::DEFAULT_INTERVAL);
+    let dialer = Connection::over_quic(dialed.expect("dialed").0, true, heartbeat::DEFAULT_INTERVAL);
     let acceptor = Connection::over_quic(accepted.clone(), false, Duration::from_secs(1));
     (dialer, acceptor, accepted)
 }

@@ -67,14 +67,16 @@ impl Dialer {
         let address = self.resolve(port).await?;
         let tls = rustls::ClientConfig::clone(&self.tls);
         let connecting = crate::quic::dial(address, &self.host, tls);
-        let connection = match tokio::time::timeout(QUIC_WAIT, connecting).await {
+        let (connection, refusals) = match tokio::time::timeout(QUIC_WAIT, connecting).await {
             Ok(connected) => connected?,
             Err(_) => {
                 let reason = format!("no answer over UDP within {QUIC_WAIT:?}");
                 return Err(DialError::Unreachable { address: address.to_string(), reason });
             }
         };
-        Ok(Connection::over_quic(connection, true, crate::DEFAULT_INTERVAL))
+        let connection = Connection::over_quic(connection, true, crate::DEFAULT_INTERVAL);
+        connection.doubt_when(refusals);
+        Ok(connection)
     }
 
     async fn dial_tcp(&self) -> Result<Connection, DialError> {

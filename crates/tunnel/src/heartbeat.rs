@@ -1,24 +1,25 @@
 //! Pings of a few bytes on a stream of their own.
 //!
 //! The acceptor (hub) first says how often; then the dialer (site) sends `sequence, round trip in microseconds` (8 bytes)
-//! and gets the sequence back (4 bytes). So both ends know the round trip and when they last heard from each other.
+//! and gets the sequence back (4 bytes). So both ends know the round trip and when they last heard from each other. A dialer
+//! that misses an answer asks again before the interval is over ([`crate::asking`]); the acceptor answers all in order.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::BoxIo;
+use crate::asking::{Asked, Asking, MISSES, Step};
 
 /// Often enough for a lease of 60 s and for most NATs, seldom enough for 8 KB in five minutes.
 pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(20);
 /// How long an acceptor waits for the first beat.
 pub const FIRST_BEAT: Duration = Duration::from_secs(30);
-/// Missed intervals after which the peer counts as gone.
-const MISSES: u32 = 3;
 
 pub struct Beat {
     epoch: Instant,
@@ -30,6 +31,7 @@ pub struct Beat {
     answered: AtomicU64,
     started: Mutex<bool>,
     poke: Notify,
+    doubt: Notify,
 }
 
 impl Beat {
@@ -41,6 +43,7 @@ impl Beat {
             answered: AtomicU64::new(0),
             started: Mutex::new(false),
             poke: Notify::new(),
+            doubt: Notify::new(),
         }
     }
 
@@ -58,6 +61,10 @@ impl Beat {
 
     pub fn poke(&self) {
         self.poke.notify_one();
+    }
+
+    pub fn doubt(&self) {
+        self.doubt.notify_one();
     }
 
     pub fn started(&self) -> bool {
@@ -81,44 +88,67 @@ pub fn boot_millis() -> Option<u64> {
 }
 
 /// Runs until the connection is closed or the peer is gone; says why.
-pub async fn dialer(mut io: BoxIo, beat: &Beat, closing: &CancellationToken) -> String {
+pub async fn dialer(io: BoxIo, beat: &Beat, closing: &CancellationToken) -> String {
+    tokio::select! {
+        why = keep_time(io, beat) => why,
+        () = closing.cancelled() => "closed here".into(),
+    }
+}
+
+async fn keep_time(mut io: BoxIo, beat: &Beat) -> String {
     let interval = match tokio::time::timeout(FIRST_BEAT, io.read_u32()).await {
         Ok(Ok(ms)) => Duration::from_millis(u64::from(ms.max(100))),
         Ok(Err(error)) => return format!("the heartbeat ended: {error}"),
         Err(_) => return "the hub did not answer the first heartbeat".into(),
     };
-    let patience = interval * MISSES;
-    for sequence in 0u32.. {
-        let (sent, sent_boot) = (Instant::now(), boot_millis());
-        let rtt = beat.rtt().unwrap_or_default().as_micros().min(u128::from(u32::MAX)) as u32;
-        let mut frame = [0u8; 8];
-        frame[..4].copy_from_slice(&sequence.to_be_bytes());
-        frame[4..].copy_from_slice(&rtt.to_be_bytes());
-        let exchange = async {
-            io.write_all(&frame).await?;
-            io.flush().await?;
-            io.read_u32().await
+    let (echoes, mut frames) = tokio::io::split(io);
+    // A stream, because a number that is half read must not be lost when something else comes first.
+    let echoes = futures::stream::unfold(echoes, |mut io| async { Some((io.read_u32().await, io)) });
+    let mut echoes = std::pin::pin!(echoes);
+    let mut asking = Asking::new(interval, Instant::now());
+    loop {
+        let until = match asking.step(Instant::now()) {
+            Step::Wait(until) => until,
+            Step::GiveUp(silent) if asking.doubted() => {
+                return format!("the hub's port is closed, and no heartbeat for {silent:.1?}");
+            }
+            Step::GiveUp(silent) => return format!("no heartbeat for {silent:.1?}"),
+            Step::Ask => {
+                let asked = asking.ask(Instant::now(), boot_millis());
+                let frame = frame(&asked, beat.rtt());
+                let sent = async {
+                    frames.write_all(&frame).await?;
+                    frames.flush().await
+                };
+                match tokio::time::timeout(interval * MISSES, sent).await {
+                    Ok(Ok(())) => continue,
+                    Ok(Err(error)) => return format!("the heartbeat ended: {error}"),
+                    Err(_) => return format!("no room for a heartbeat in {:?}", interval * MISSES),
+                }
+            }
         };
         tokio::select! {
-            answer = tokio::time::timeout(patience, exchange) => match answer {
-                Ok(Ok(echo)) if echo == sequence => {
-                    beat.hear(sent.elapsed());
-                    beat.answered.store(sent_boot.unwrap_or(0), Ordering::Relaxed);
+            Some(echo) = echoes.next() => match echo.map(|echo| (echo, asking.answer(echo, Instant::now()))) {
+                Ok((_, Some(asked))) => {
+                    beat.hear(asked.sent.elapsed());
+                    beat.answered.store(asked.sent_boot.unwrap_or(0), Ordering::Relaxed);
                 }
-                Ok(Ok(echo)) => return format!("heartbeat {sequence} was answered as {echo}"),
-                Ok(Err(error)) => return format!("the heartbeat ended: {error}"),
-                Err(_) => return format!("no heartbeat for {patience:?}"),
+                Ok((echo, None)) => return format!("heartbeat {echo} was answered out of turn"),
+                Err(error) => return format!("the heartbeat ended: {error}"),
             },
-            () = closing.cancelled() => return "closed here".into(),
-        }
-        tokio::select! {
-            // The second beat comes at once, so that the hub learns the round trip early.
-            () = tokio::time::sleep(if sequence == 0 { Duration::ZERO } else { interval }) => {}
-            () = beat.poke.notified() => {}
-            () = closing.cancelled() => return "closed here".into(),
+            () = beat.poke.notified() => asking.hurry(Instant::now()),
+            () = beat.doubt.notified() => asking.doubt(Instant::now()),
+            () = tokio::time::sleep_until(until.into()) => {}
         }
     }
-    "the heartbeat counted to its end".into()
+}
+
+fn frame(asked: &Asked, rtt: Option<Duration>) -> [u8; 8] {
+    let rtt = rtt.unwrap_or_default().as_micros().min(u128::from(u32::MAX)) as u32;
+    let mut frame = [0u8; 8];
+    frame[..4].copy_from_slice(&asked.sequence.to_be_bytes());
+    frame[4..].copy_from_slice(&rtt.to_be_bytes());
+    frame
 }
 
 /// The hub's end.

@@ -14,13 +14,17 @@
 //! - Control, bulk and heartbeats never wait for each other: streams of their own under QUIC (with priorities), TCP
 //!   connections of their own otherwise.
 //! - Bytes on a stream are not parsed here; what runs on them (HTTP, upgrades) is the ends' business.
-//! - A connection that hears nothing for three heartbeats is closed by both ends.
+//! - A connection that hears nothing for three heartbeats is closed by both ends; by the dialer sooner where the round trip
+//!   allows, and much sooner when the other machine says that nobody has the port.
 //! - Every queue is bounded: streams that nobody accepts in time are reset.
 
+mod asking;
 mod backoff;
 mod client;
 mod congestion;
 mod connection;
+#[cfg(test)]
+mod death_tests;
 pub mod dial;
 mod forward;
 mod heartbeat;
@@ -29,6 +33,7 @@ mod identity;
 mod mux;
 mod preamble;
 pub mod quic;
+mod site_socket;
 pub mod tls;
 #[cfg(test)]
 mod wire_tests;

@@ -1,6 +1,5 @@
 //! QUIC as the carrier.
 
-use std::io::IoSliceMut;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,13 +8,11 @@ use std::time::Duration;
 
 use nix::sys::socket::{setsockopt, sockopt};
 use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use quinn::udp::{RecvMeta, Transmit};
-use quinn::{
-    AsyncUdpSocket, Endpoint, EndpointConfig, RecvStream, Runtime, SendStream, TokioRuntime, TransportConfig,
-    UdpPoller, VarInt,
-};
+use quinn::{Endpoint, EndpointConfig, RecvStream, SendStream, TokioRuntime, TransportConfig, VarInt};
+use quinn_proto::HashedConnectionIdGenerator;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
+use crate::site_socket::{Refusals, SiteSocket};
 use crate::{BoxIo, TunnelError};
 
 const ALPN: &[u8] = b"tombolo/1";
@@ -25,12 +22,15 @@ const STREAM_WINDOW: u32 = 1 << 20;
 const IDLE: Duration = Duration::from_secs(180);
 
 /// Bytes the kernel holds for a hub's socket, which all sites share, and for a site's.
-const HUB_BUFFER: usize = 16 << 20;
-const SITE_BUFFER: usize = 1 << 20;
+pub(crate) const HUB_BUFFER: usize = 16 << 20;
+pub(crate) const SITE_BUFFER: usize = 1 << 20;
 
 /// Streams that a site may have open to its hub, and a hub to a site. Room for each is made at once, and a hub has many sites.
 const FROM_SITE: u32 = 100;
 const FROM_HUB: u32 = 256;
+
+/// Between two words that a tie is gone: a thousand sites may ask within one heartbeat.
+const RESET_PAUSE: Duration = Duration::from_millis(1);
 
 fn transport(streams: u32) -> Arc<TransportConfig> {
     let mut config = TransportConfig::default();
@@ -47,8 +47,13 @@ fn transport(streams: u32) -> Arc<TransportConfig> {
     Arc::new(config)
 }
 
-/// The hub's endpoint: clients must show a certificate that `tls` accepts.
-pub fn listen(address: SocketAddr, mut tls: rustls::ServerConfig) -> Result<Endpoint, TunnelError> {
+/// The hub's endpoint: clients must show a certificate that `tls` accepts. With the same `secret` and address as before, it
+/// tells the sites of a process that was killed, as soon as they say a word, that their ties are gone.
+pub fn listen(
+    address: SocketAddr,
+    mut tls: rustls::ServerConfig,
+    secret: &[u8],
+) -> Result<Endpoint, TunnelError> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     tls.max_early_data_size = 0;
     let crypto = QuicServerConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
@@ -56,12 +61,27 @@ pub fn listen(address: SocketAddr, mut tls: rustls::ServerConfig) -> Result<Endp
     config.transport_config(transport(FROM_SITE));
     config.migration(true);
     let socket = socket(address, HUB_BUFFER)?;
-    Ok(Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?)
+    let known = known_after_restart(secret, socket.local_addr()?);
+    Ok(Endpoint::new(known, Some(config), socket, Arc::new(TokioRuntime))?)
+}
+
+/// Keys that a process started anew finds again. The address is part of them: with those of another replica, whoever sees a
+/// packet could have a living tie reset by sending it there.
+fn known_after_restart(secret: &[u8], address: SocketAddr) -> EndpointConfig {
+    let secret = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret);
+    let derive = |what: &str| ring::hmac::sign(&secret, format!("tombolo quic {what} {address}").as_bytes());
+    let reset = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, derive("reset").as_ref());
+    let ids =
+        derive("connection ids").as_ref().iter().take(8).fold(0, |key, byte| key << 8 | u64::from(*byte));
+    let mut config = EndpointConfig::new(Arc::new(reset));
+    config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+    config.min_reset_interval(RESET_PAUSE);
+    config
 }
 
 /// A socket that holds what comes while nobody looks. With the kernel's 200 KB, a thousand sites that speak at
 /// once lose one packet in six, and those that lose most are silent for a minute.
-fn socket(address: SocketAddr, buffer: usize) -> std::io::Result<UdpSocket> {
+pub(crate) fn socket(address: SocketAddr, buffer: usize) -> std::io::Result<UdpSocket> {
     let socket = UdpSocket::bind(address)?;
     // Beyond the system's limit where we may, up to it where we may not.
     if setsockopt(&socket, sockopt::RcvBufForce, &buffer).is_err() {
@@ -73,71 +93,33 @@ fn socket(address: SocketAddr, buffer: usize) -> std::io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A site's socket, which takes datagrams one by one. Where the kernel may hand over many as one, quinn makes room for 2,048
-/// of them: 3 MB, a fifth of an idle agent. A site hears little, and hears it as well so.
-#[derive(Debug)]
-struct OneByOne(Arc<dyn AsyncUdpSocket>);
-
-impl OneByOne {
-    fn new(socket: UdpSocket) -> std::io::Result<Self> {
-        let same = socket.try_clone()?;
-        let wrapped = TokioRuntime.wrap_udp_socket(socket)?;
-        // Wrapping it asked for the opposite, where the kernel knows of it.
-        let _ = setsockopt(&same, sockopt::UdpGroSegment, &false);
-        Ok(Self(wrapped))
-    }
-}
-
-impl AsyncUdpSocket for OneByOne {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        self.0.clone().create_io_poller()
-    }
-
-    fn try_send(&self, transmit: &Transmit<'_>) -> std::io::Result<()> {
-        self.0.try_send(transmit)
-    }
-
-    fn poll_recv(
-        &self,
-        cx: &mut Context<'_>,
-        buffers: &mut [IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> Poll<std::io::Result<usize>> {
-        self.0.poll_recv(cx, buffers, meta)
-    }
-
-    fn local_addr(&self) -> std::io::Result<SocketAddr> {
-        self.0.local_addr()
-    }
-
-    fn max_transmit_segments(&self) -> usize {
-        self.0.max_transmit_segments()
-    }
-
-    fn may_fragment(&self) -> bool {
-        self.0.may_fragment()
-    }
-}
-
-/// Dials a hub.
+/// Dials a hub. Gives also the place where it shows when the hub's machine says that nobody has the port any more.
 pub async fn dial(
     address: SocketAddr,
     name: &str,
     mut tls: rustls::ClientConfig,
-) -> Result<quinn::Connection, TunnelError> {
+) -> Result<(quinn::Connection, Refusals), TunnelError> {
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let crypto = QuicClientConfig::try_from(tls).map_err(|error| TunnelError::Protocol(error.to_string()))?;
     let mut config = quinn::ClientConfig::new(Arc::new(crypto));
     config.transport_config(transport(FROM_HUB));
     let any: SocketAddr =
         if address.is_ipv6() { (Ipv6Addr::UNSPECIFIED, 0).into() } else { (Ipv4Addr::UNSPECIFIED, 0).into() };
-    let socket = Arc::new(OneByOne::new(socket(any, SITE_BUFFER)?)?);
+    let socket = SiteSocket::new(socket(any, SITE_BUFFER)?)?;
+    let refusals = socket.refusals();
     let runtime = Arc::new(TokioRuntime);
-    let mut endpoint = Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, socket, runtime)?;
+    let mut endpoint =
+        Endpoint::new_with_abstract_socket(EndpointConfig::default(), None, Arc::new(socket), runtime)?;
     endpoint.set_default_client_config(config);
     let connecting =
         endpoint.connect(address, name).map_err(|error| TunnelError::Protocol(error.to_string()))?;
-    connecting.await.map_err(|error| TunnelError::Closed(error.to_string()))
+    tokio::select! {
+        connected = connecting => match connected {
+            Ok(connection) => Ok((connection, refusals)),
+            Err(error) => Err(TunnelError::Closed(error.to_string())),
+        },
+        () = refusals.next() => Err(TunnelError::Io(std::io::ErrorKind::ConnectionRefused.into())),
+    }
 }
 
 /// One bidirectional QUIC stream as a byte stream.
@@ -175,42 +157,5 @@ impl AsyncWrite for Stream {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         AsyncWrite::poll_shutdown(Pin::new(&mut self.send), cx)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::future::poll_fn;
-
-    /// What one call to receive brings of ten datagrams that were sent as one.
-    async fn received(socket: &dyn AsyncUdpSocket, from: &UdpSocket) -> Vec<(usize, usize)> {
-        let to = socket.local_addr().expect("address");
-        let state = quinn::udp::UdpSocketState::new(from.into()).expect("sender");
-        let contents = [7; 10 * 100];
-        let transmit = Transmit {
-            destination: to,
-            ecn: None,
-            contents: &contents,
-            segment_size: Some(100),
-            src_ip: None,
-        };
-        state.send(from.into(), &transmit).expect("sent");
-        let mut rooms = vec![[0; 2000]; 4];
-        let mut buffers: Vec<_> = rooms.iter_mut().map(|room| IoSliceMut::new(room)).collect();
-        let mut meta = vec![RecvMeta::default(); 4];
-        let count = poll_fn(|cx| socket.poll_recv(cx, &mut buffers, &mut meta)).await.expect("received");
-        meta[..count].iter().map(|meta| (meta.len, meta.stride)).collect()
-    }
-
-    #[tokio::test]
-    async fn a_site_gets_datagrams_one_by_one_and_a_hub_many_at_once() {
-        let here = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let sender = socket(here, SITE_BUFFER).expect("sender");
-        let hub = TokioRuntime.wrap_udp_socket(socket(here, HUB_BUFFER).expect("socket")).expect("hub");
-        let site = OneByOne::new(socket(here, SITE_BUFFER).expect("socket")).expect("site");
-        assert_eq!(received(&*hub, &sender).await, [(1000, 100)]);
-        assert_eq!(received(&site, &sender).await, [(100, 100); 4]);
-        assert_eq!(site.max_receive_segments(), 1);
     }
 }

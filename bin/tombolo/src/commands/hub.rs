@@ -172,7 +172,8 @@ fn listen_quic(server: &Server, tunnels: &TunnelHub, address: SocketAddr, sans: 
         let ca = server.ca().certificate.as_bytes();
         let tls =
             tombolo_tunnel::tls::server(certificate.certificate.as_bytes(), certificate.key.as_bytes(), ca)?;
-        tombolo_tunnel::quic::listen(address, tls).context("cannot listen for QUIC")
+        let secret = server.ca().key.as_bytes();
+        tombolo_tunnel::quic::listen(address, tls, secret).context("cannot listen for QUIC")
     };
     match listening() {
         Ok(endpoint) => {

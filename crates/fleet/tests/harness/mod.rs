@@ -324,7 +324,7 @@ impl Hub {
         let tls = tombolo_tunnel::tls::server(pki.cert.as_bytes(), pki.key.as_bytes(), pki.ca.as_bytes())
             .expect("TLS");
         let address: SocketAddr = ([127, 0, 0, 1], udp).into();
-        let endpoint = tombolo_tunnel::quic::listen(address, tls).expect("a UDP port");
+        let endpoint = tombolo_tunnel::quic::listen(address, tls, b"secret").expect("a UDP port");
         let link = Link::start(udp + 1, address).await;
         let (listener, accept) = (endpoint.clone(), tunnels.clone());
         tokio::spawn(async move { accept.listen(listener).await });
