@@ -22,6 +22,23 @@ fn serve_says_one_line_and_writes_a_private_kubeconfig() -> Result<()> {
 }
 
 #[test]
+fn wipe_refuses_while_a_node_runs_on_the_folder_and_says_how_to_stop_it() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let node = dir.path().join("node");
+    std::fs::create_dir_all(node.join("pods/uid"))?;
+    std::fs::write(node.join("node.json"), r#"{"name": "box", "id": "0badcafe"}"#)?;
+    // As the process of a node holds it: this test stands for one.
+    let own = std::process::id();
+    std::fs::write(node.join("LOCK"), format!("{own}\n"))?;
+    let lock = std::fs::File::open(node.join("LOCK"))?;
+    lock.lock()?;
+    let data = dir.path().to_str().expect("a temporary folder has a name in text");
+    refused(&["wipe", "--data-dir", data], &format!("process {own}); stop it first: `kill {own}`"))?;
+    ensure!(node.join("pods/uid").exists(), "it took a pod away");
+    Ok(())
+}
+
+#[test]
 fn serve_refuses_what_cannot_work_with_one_line_and_exit_code_2() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let data = dir.path().join("data");

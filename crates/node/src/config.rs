@@ -165,6 +165,8 @@ pub enum NodeError {
     Io { what: &'static str, path: PathBuf, source: std::io::Error },
     #[error("data folder {path} belongs to node {found}; give --data-dir another folder or use that name")]
     OtherNode { path: PathBuf, found: String },
+    #[error("a node runs on data folder {path} ({what}); stop it first: {stop}")]
+    Running { path: PathBuf, what: String, stop: String },
     #[error(
         "the node has no pod network: set --pod-cidr, or have the cluster assign spec.podCIDR to node {0}"
     )]

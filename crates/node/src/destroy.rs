@@ -17,6 +17,7 @@ use crate::cri::Cri;
 use crate::embedded::cgroup::Cgroups;
 use crate::embedded::shim;
 use crate::identity::Identity;
+use crate::lock::Lock;
 use crate::node::{Node, attachments};
 use crate::reexec;
 
@@ -29,10 +30,11 @@ const LOOK: Duration = Duration::from_millis(20);
 impl Node {
     /// Removes every container, mount, cgroup and link of the node in a data folder. Safe to repeat, and when half
     /// of it is gone. The folder itself stays. One thing that cannot be removed does not keep the others; the first is
-    /// the error.
+    /// the error. Refused while the node runs, and no node starts there meanwhile.
     pub async fn destroy(data_dir: &Path) -> Result<(), NodeError> {
         let data_dir = &fs::canonicalize(data_dir).unwrap_or_else(|_| data_dir.to_owned());
         let Some(identity) = Identity::load(data_dir) else { return Ok(()) };
+        let _lock = Lock::take(data_dir).await?;
         let folder = data_dir.join("pods");
         let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
         let pods: Vec<String> =

@@ -29,6 +29,7 @@ mod identity;
 pub mod image;
 pub mod join;
 mod leases;
+mod lock;
 mod machine;
 mod node;
 mod objects;

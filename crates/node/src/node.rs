@@ -24,6 +24,7 @@ use crate::embedded::{Embedded, EmbeddedConfig, PodLinks};
 use crate::events::Events;
 use crate::identity::Identity;
 use crate::image::Store;
+use crate::lock::Lock;
 use crate::pod::worker::{self, Handle, Wanted};
 use crate::pod::{admission, spec};
 use crate::register::{self, Registration};
@@ -44,6 +45,7 @@ pub struct Node {
     images: Arc<Store>,
     pub(crate) tls: Option<TlsServer>,
     tasks: tokio::task::JoinSet<()>,
+    _lock: Lock,
 }
 
 /// What the kubelet API and the watch both see.
@@ -173,6 +175,7 @@ impl Node {
             config.data_dir = absolute;
         }
         let identity = Identity::open(&config.data_dir, &config.name)?;
+        let lock = Lock::take(&config.data_dir).await?;
         let images = Arc::new(Store::open(config.data_dir.join("images"))?);
         let (links, own) = connect(&config, &identity).await?;
         let runtime: Arc<dyn Runtime> = match &config.runtime {
@@ -222,7 +225,8 @@ impl Node {
             pulls: tokio::sync::Semaphore::new(PULLS_AT_ONCE),
         });
         let shared = Arc::new(Shared { ctx: ctx.clone(), pods: Mutex::default() });
-        let mut node = Node { shared: shared.clone(), images, tls: None, tasks: tokio::task::JoinSet::new() };
+        let tasks = tokio::task::JoinSet::new();
+        let mut node = Node { shared: shared.clone(), images, tls: None, tasks, _lock: lock };
         let shutdown = config.shutdown.clone();
         let mut kubelet_port = KUBELET_PORT;
         if let Some(listen) = &config.listen {
