@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Image, cargo_binary, require, wait_for};
+use tombolo_testkit::{Fixture, Image, Process, Tombolo, cargo_binary, require, tombolo, wait_for};
 use tombolo_tests::machine::Machine;
 use tombolo_tests::site::{IMAGE, is_root};
 
@@ -50,6 +50,29 @@ fn what_needs_root_says_so_in_one_line_and_leaves_nothing() -> Result<()> {
         ensure!(!Path::new(&data).exists(), "{command:?} left something");
     }
     Ok(())
+}
+
+#[test]
+fn a_newcomer_whose_name_is_taken_says_so_long_before_a_minute_is_over() -> Result<()> {
+    if !require(&[Fixture::Kubectl]) || !is_root() {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let site = Tombolo::start("site", dir.path(), &["--listen", "127.0.0.1:0"])?;
+    site.kubectl().apply("{apiVersion: v1, kind: Node, metadata: {name: camera-7}}")?;
+    let line = tombolo(&site.kubeconfig, &["token", "create", "--node"])?;
+    let data = dir.path().join("node").display().to_string();
+    let folder = |word: &str| if word.starts_with("/var/lib") { data.clone() } else { word.to_owned() };
+    let mut newcomer = Command::new(cargo_binary("tombolo"));
+    newcomer.args(line.split_whitespace().skip(1).map(folder)).args(["--name", "camera-7"]);
+    let newcomer = Process::start("newcomer", newcomer, dir.path())?;
+    wait_for("the newcomer to say why it waits", Duration::from_secs(20), || {
+        let said = newcomer.log();
+        ensure!(said.contains("node camera-7 exists already"), "{said}");
+        ensure!(said.contains("--name") && said.contains("kubectl delete node camera-7"), "{said}");
+        ensure!(said.contains("kubectl certificate approve"), "{said}");
+        Ok(())
+    })
 }
 
 #[test]

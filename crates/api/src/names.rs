@@ -43,6 +43,8 @@ pub const GATEWAY_CONFIG_MAP: &str = "tombolo-gateway";
 pub const NODE_JOIN_GROUP: &str = "system:bootstrappers:tombolo:node";
 /// Group of nodes whose certificate is outside its time: they may ask for a new one, and nothing else.
 pub const EXPIRED_NODE_GROUP: &str = "system:bootstrappers:tombolo:expired-node";
+/// Condition of a node's signing request that nobody has decided on: the name is another node's. The message says what to do.
+pub const NAME_TAKEN: &str = "tombolo.dev/NameTaken";
 /// Group of all sites.
 pub const SITES_GROUP: &str = "system:sites";
 /// Group of sites whose certificate is outside its time: they may ask for a new one, and nothing else.

@@ -6,6 +6,7 @@ use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use kube::api::{Api, ObjectMeta, PostParams, WatchEvent, WatchParams};
+use tombolo_api::names;
 
 use super::JoinError;
 
@@ -13,6 +14,8 @@ const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 /// A watch is renewed this often, so that a half-dead connection is noticed.
 const WATCH_SECONDS: u32 = 60;
+/// After so many seconds a newcomer that nobody let in says so for the first time.
+const FIRST_WORD: u32 = 3;
 
 /// Asks for a client certificate of node `name` and waits until it is there, or denied.
 pub(super) async fn client_certificate(
@@ -32,7 +35,7 @@ pub(super) async fn client_certificate(
         ..Default::default()
     };
     let hint = "A node of this name may exist already: delete it, or approve the request";
-    wait(client, name, spec, hint).await
+    wait(client, name, spec, hint, FIRST_WORD).await
 }
 
 /// Asks for a certificate for the kubelet port of node `name` and waits until it is there, or denied. A Tombolo site
@@ -58,6 +61,7 @@ pub(crate) async fn serving_certificate(
         name,
         spec,
         "It is for the kubelet port; the port shows the node's own certificate until then",
+        WATCH_SECONDS,
     )
     .await
 }
@@ -67,6 +71,7 @@ async fn wait(
     node: &str,
     spec: CertificateSigningRequestSpec,
     hint: &str,
+    first_word: u32,
 ) -> Result<String, JoinError> {
     let name = format!("node-{node}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8]);
     let metadata = ObjectMeta { name: Some(name.clone()), ..Default::default() };
@@ -74,9 +79,12 @@ async fn wait(
     let api: Api<CertificateSigningRequest> = Api::all(client.clone());
     let made = api.create(&PostParams::default(), &request).await?;
     let mut version = made.metadata.resource_version.unwrap_or_default();
-    let params = WatchParams::default().fields(&format!("metadata.name={name}")).timeout(WATCH_SECONDS);
+    let params = WatchParams::default().fields(&format!("metadata.name={name}"));
+    let mut hint = hint.to_owned();
+    // Clusters that approve by themselves do so at once: whoever stands by is not left to wonder for a minute.
+    let mut seconds = first_word;
     loop {
-        match api.watch(&params, &version).await {
+        match api.watch(&params.clone().timeout(seconds), &version).await {
             Ok(events) => {
                 let mut events = events.boxed();
                 while let Some(Ok(event)) = events.next().await {
@@ -84,6 +92,10 @@ async fn wait(
                         WatchEvent::Added(seen) | WatchEvent::Modified(seen) => {
                             if let Some(certificate) = issued(&seen)? {
                                 return Ok(certificate);
+                            }
+                            if let Some(why) = waits(&seen).filter(|why| *why != hint) {
+                                hint = why;
+                                break;
                             }
                         }
                         WatchEvent::Deleted(_) => {
@@ -103,13 +115,21 @@ async fn wait(
         if let Some(certificate) = issued(&seen)? {
             return Ok(certificate);
         }
+        hint = waits(&seen).unwrap_or(hint);
         version = seen.metadata.resource_version.unwrap_or_default();
+        seconds = WATCH_SECONDS;
         tracing::warn!(
             request = name,
             hint,
             "nobody approved this node's request yet: `kubectl certificate approve {name}`"
         );
     }
+}
+
+/// What the site says about a request that it leaves to others.
+fn waits(request: &CertificateSigningRequest) -> Option<String> {
+    let mut conditions = request.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.find(|condition| condition.type_ == names::NAME_TAKEN)?.message.clone()
 }
 
 fn issued(request: &CertificateSigningRequest) -> Result<Option<String>, JoinError> {

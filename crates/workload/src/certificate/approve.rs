@@ -12,6 +12,8 @@ pub enum Approval {
     Yes(&'static str),
     /// Not yet: the node has not said which addresses are its own.
     Later,
+    /// A newcomer asks for the name of a node that exists. Somebody else decides, and the newcomer is told why it waits.
+    Taken(String),
     /// Somebody else decides.
     NotOurs,
 }
@@ -38,7 +40,7 @@ pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Opt
         SignerName::KubeletClient if member("system:bootstrappers") && !member(names::JOIN_GROUP) => {
             match node {
                 // A token lets newcomers in; it does not make anybody an existing node.
-                Some(_) => Approval::NotOurs,
+                Some(node) => Approval::Taken(taken(node)),
                 None => Approval::Yes("A node joins with a bootstrap token."),
             }
         }
@@ -50,6 +52,17 @@ pub fn review(request: &CertificateSigningRequest, signer: SignerName, node: Opt
         },
         _ => Approval::NotOurs,
     }
+}
+
+/// What the newcomer is told: two machines of one name, or one that comes back without its data folder.
+fn taken(node: &Node) -> String {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let ready = conditions.into_iter().any(|c| c.type_ == "Ready" && c.status == "True");
+    let state = if ready { " and is ready" } else { "" };
+    format!(
+        "node {name} exists already{state}: give this machine another name with --name, or if it takes the place of that one, `kubectl delete node {name}` at the site"
+    )
 }
 
 /// Every name in the request is the node's name or one of its addresses.

@@ -22,11 +22,14 @@ use k8s_openapi::{
     },
 };
 use serde_json::json;
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
+use tombolo_api::names;
 
 /// Requests are records of what happened; they are kept this long.
 const KEEP_DECIDED: i64 = 3600;
 const KEEP_PENDING: i64 = 24 * 3600;
+/// Until a request that waits for something about its node is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 pub struct Snapshot<'a> {
     pub request: Arc<CertificateSigningRequest>,
@@ -68,7 +71,14 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
             }
             match review(request, signer, snapshot.node.as_deref()) {
                 Approval::Yes(message) => actions.push(approve(request, message, snapshot.now)),
-                Approval::Later => actions.push(Action::After(std::time::Duration::from_secs(2))),
+                Approval::Later => actions.push(Action::After(LOOK_AGAIN)),
+                Approval::Taken(why) => {
+                    if !has(request, names::NAME_TAKEN) {
+                        actions.push(wait(request, why, snapshot.now));
+                    }
+                    // The node may be deleted meanwhile.
+                    actions.push(Action::After(LOOK_AGAIN));
+                }
                 Approval::NotOurs => {}
             }
         } else {
@@ -111,6 +121,13 @@ fn approve(request: &CertificateSigningRequest, message: &str, now: Timestamp) -
     let conditions = with(request, "Approved", "AutoApproved", message.to_owned(), now);
     let body = json!({"status": {"conditions": conditions}});
     meta::patch::<CertificateSigningRequest>(&request.metadata, "approval", &body)
+}
+
+/// Decides nothing, and tells the asker why nobody did.
+fn wait(request: &CertificateSigningRequest, why: String, now: Timestamp) -> Action {
+    let conditions = with(request, names::NAME_TAKEN, "NodeExists", why, now);
+    let body = json!({"status": {"conditions": conditions}});
+    meta::patch::<CertificateSigningRequest>(&request.metadata, "status", &body)
 }
 
 fn fail(request: &CertificateSigningRequest, error: &SignError, now: Timestamp) -> Action {

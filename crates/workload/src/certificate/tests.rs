@@ -93,6 +93,27 @@ fn a_token_makes_nobody_an_existing_node_and_an_expired_node_must_exist() {
 }
 
 #[test]
+fn a_newcomer_with_the_name_of_a_node_that_exists_is_told_so_once_and_let_in_when_that_one_is_deleted() {
+    let ready = json!([{"type": "Ready", "status": "True"}]);
+    let living: Node =
+        serde_json::from_value(json!({"metadata": {"name": "a"}, "status": {"conditions": ready}})).unwrap();
+    let (user, groups) = ("system:bootstrap:abcdef", ["system:bootstrappers"]);
+    let mut request = request(KUBELET, "system:node:a", "system:nodes", &[], &CLIENT, user, &groups);
+    let body = patched(&look(&request, Some(living.clone())), "status").unwrap();
+    let told = &body["status"]["conditions"][0];
+    assert_eq!(told["type"], names::NAME_TAKEN);
+    let message = told["message"].as_str().unwrap();
+    assert!(message.starts_with("node a exists already and is ready"), "{message}");
+    assert!(message.contains("--name") && message.contains("kubectl delete node a"), "{message}");
+    request.status = serde_json::from_value(body["status"].clone()).unwrap();
+    let waiting = look(&request, Some(living));
+    assert_eq!((patched(&waiting, "status"), patched(&waiting, "approval")), (None, None));
+    assert!(waiting.iter().any(|action| matches!(action, Action::After(soon) if *soon <= LOOK_AGAIN)));
+    let approval = patched(&look(&request, None), "approval").unwrap();
+    assert_eq!(approval["status"]["conditions"][1]["type"], "Approved");
+}
+
+#[test]
 fn a_serving_certificate_is_approved_only_for_the_nodes_own_addresses() {
     let node: Node = serde_json::from_value(json!({
         "metadata": {"name": "a"}, "status": {"addresses": [{"type": "InternalIP", "address": "10.1.2.3"}]},
