@@ -33,12 +33,12 @@ impl Arrivals {
         loop {
             let mut parts = [IoSliceMut::new(buffer)];
             let flags = MsgFlags::MSG_DONTWAIT;
-            let message =
-                match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), flags) {
-                    Ok(message) => message,
-                    Err(Errno::EAGAIN) => return Ok(()),
-                    Err(error) => return Err(error.into()),
-                };
+            let message = match recvmsg::<()>(self.socket.as_raw_fd(), &mut parts, Some(&mut control), flags)
+            {
+                Ok(message) => message,
+                Err(Errno::EAGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            };
             let count = message.bytes;
             let stamp = message.cmsgs()?.find_map(|control| match control {
                 ControlMessageOwned::ScmTimestampns(at) => Some(at),

@@ -37,6 +37,7 @@ pub async fn reports(hub: Client, site: String, shared: Arc<Shared>) -> Error {
             (ledger.reports(AT_ONCE - sending.len().min(AT_ONCE), now, rush), ledger.resting(now))
         };
         for report in reports {
+            shared.todo.reported(&report.work, now);
             let sent = send(hub.clone(), format!("{url}/{}", report.work), report.patch);
             sending.spawn(async move {
                 let result = sent.await;

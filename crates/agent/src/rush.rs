@@ -1,4 +1,4 @@
-//! Whether much is being asked for right now. What people want then goes first, and what is said about it waits a little.
+//! Whether much is going on right now. What people want then goes first, and what is said about it waits a little.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,13 +10,20 @@ const WITHIN: Duration = Duration::from_millis(500);
 /// News wait so long during a rush: the steps that follow each other are then told at once.
 pub const PATIENCE: Duration = Duration::from_secs(2);
 
-#[derive(Default)]
-pub struct Rush(VecDeque<Instant>);
+/// The things that were last done, each once, the latest at the end.
+pub struct Rush<K>(VecDeque<(K, Instant)>);
 
-impl Rush {
-    /// Something is done because somebody wants it.
-    pub fn note(&mut self, now: Instant) {
-        self.0.push_back(now);
+impl<K> Default for Rush<K> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<K: PartialEq> Rush<K> {
+    /// Something is done about `key`. One thing alone makes no rush, however often it changes.
+    pub fn note(&mut self, key: K, now: Instant) {
+        self.0.retain(|(other, _)| *other != key);
+        self.0.push_back((key, now));
         if self.0.len() > MANY {
             self.0.pop_front();
         }
@@ -24,7 +31,7 @@ impl Rush {
 
     pub fn is_on(&self, now: Instant) -> bool {
         self.0.len() == MANY
-            && self.0.front().is_some_and(|first| now.saturating_duration_since(*first) < WITHIN)
+            && self.0.front().is_some_and(|(_, first)| now.saturating_duration_since(*first) < WITHIN)
     }
 }
 
@@ -36,13 +43,16 @@ mod tests {
     fn a_rush_is_many_things_in_a_short_time_and_passes() {
         let (mut rush, start) = (Rush::default(), Instant::now());
         for n in 0..100 {
-            rush.note(start + WITHIN * n);
+            rush.note(n, start + WITHIN * n);
             assert!(!rush.is_on(start + WITHIN * n), "one after the other is none");
         }
         let then = start + WITHIN * 200;
-        for _ in 0..MANY {
-            assert!(!rush.is_on(then));
-            rush.note(then);
+        for n in 0..10 * MANY {
+            assert!(!rush.is_on(then), "few things that change often are none");
+            rush.note(n as u32 % (MANY as u32 - 1), then);
+        }
+        for n in 0..MANY as u32 {
+            rush.note(1000 + n, then);
         }
         assert!(rush.is_on(then));
         assert!(!rush.is_on(then + WITHIN));

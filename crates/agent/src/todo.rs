@@ -27,7 +27,7 @@ struct Inner {
     again: HashSet<String>,
     later: HashMap<String, Wait>,
     attempts: HashMap<String, u32>,
-    rush: Rush,
+    rush: Rush<String>,
 }
 
 #[derive(Clone, Copy)]
@@ -85,6 +85,11 @@ impl Todo {
         self.notify.notify_one();
     }
 
+    /// A Work is reported to the hub. Where many are, the steps that follow are told together.
+    pub fn reported(&self, work: &str, now: Instant) {
+        self.inner.lock().rush.note(work.to_owned(), now);
+    }
+
     pub fn is_rush(&self, now: Instant) -> bool {
         self.inner.lock().rush.is_on(now)
     }
@@ -102,7 +107,7 @@ impl Todo {
                 }
                 if let Some(work) = inner.queue.pop_front() {
                     inner.queued.remove(&work);
-                    inner.rush.note(now);
+                    inner.rush.note(work.clone(), now);
                     inner.active.insert(work.clone());
                     return work;
                 }

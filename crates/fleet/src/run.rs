@@ -274,9 +274,7 @@ async fn steer(
             }
             if !actions.is_empty() {
                 active.insert(key.clone());
-                if wanted {
-                    rush.note(now);
-                }
+                rush.note(key.clone(), now);
                 let intents = actions.iter().filter(|action| !action.is_news()).count();
                 let crowd = intents >= CROWD;
                 crowds += usize::from(crowd);

@@ -1,7 +1,7 @@
 //! Roots that must be looked at again because sites said something of them, and when.
 //!
-//! What people want goes first: in a rush of roots that are placed or taken away, news gather for a while, and all that was
-//! said of a root is then shown at once. A root whose plan takes long, because it is on a thousand sites, rests for
+//! What people want goes first: in a rush of roots that are placed, taken away or told of, news gather for a while, and all that
+//! was said of a root is then shown at once. A root whose plan takes long, because it is on a thousand sites, rests for
 //! several times that long, and all such roots together get a third of the time.
 
 use std::collections::{BTreeSet, HashMap};

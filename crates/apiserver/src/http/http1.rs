@@ -82,7 +82,7 @@ async fn requests(
         // In a box, which is gone once there is an answer: a connection holds the room for this as long as it lives.
         Box::pin(async move {
             let may_watch = request.method() == Method::GET && request.version() == Version::HTTP_11;
-            let keep = request.headers().get(header::CONNECTION).is_none_or(|v| v != "close");
+            let keep = !asks_to_close(&request);
             let (taker, taken) = oneshot::channel();
             if request.headers().contains_key(header::UPGRADE) {
                 request.extensions_mut().insert(Offer::new(taken));
@@ -121,10 +121,16 @@ async fn requests(
     (result, Rewound { before, io }, next)
 }
 
+fn asks_to_close<B>(request: &Request<B>) -> bool {
+    let words = request.headers().get_all(header::CONNECTION).into_iter().filter_map(|v| v.to_str().ok());
+    words.flat_map(|v| v.split(',')).any(|word| word.trim().eq_ignore_ascii_case("close"))
+}
+
 fn head(response: &Response<Body>) -> Vec<u8> {
     let status = response.status();
-    let mut out = format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default())
-        .into_bytes();
+    let mut out =
+        format!("HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default())
+            .into_bytes();
     for (name, value) in response.headers() {
         out.extend_from_slice(name.as_str().as_bytes());
         out.extend_from_slice(b": ");
@@ -226,11 +232,7 @@ impl AsyncRead for Rewound {
 }
 
 impl AsyncWrite for Rewound {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<std::io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
     }
 
@@ -254,3 +256,7 @@ impl AsyncWrite for Rewound {
         Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+#[path = "http1_tests.rs"]
+mod tests;

@@ -22,6 +22,7 @@ use crate::http::gathering::Gathering;
 use crate::http::http1;
 use crate::http::serving::Serving;
 use crate::http::status::Failure;
+use crate::http::wire::Wire;
 use crate::server::Server;
 use crate::upgrade::BoxIo;
 
@@ -92,7 +93,7 @@ pub async fn accept(
 
 async fn secure(server: Server, acceptor: tokio_rustls::TlsAcceptor, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await {
+    let stream = match tokio::time::timeout(HANDSHAKE, acceptor.accept(Wire(stream))).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake failed");

@@ -9,3 +9,4 @@ pub mod query;
 pub mod route;
 pub mod serving;
 pub mod status;
+mod wire;
