@@ -305,6 +305,7 @@ fn the_commands_for_trouble_run() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let hub = Tombolo::start("hub", dir.path(), &["--listen", "127.0.0.1:0"])?;
     let site = Tombolo::start("site", dir.path(), &["--listen", "127.0.0.1:0", "--name", "harbour"])?;
+    site.kubectl().add_node("n1", 110)?;
     site.join(&hub, "harbour")?;
     hub.kubectl().run(&["create", "deployment", "web", "--image=example.com/web"])?;
     let kubeconfig = site.kubeconfig.display().to_string();

@@ -53,13 +53,9 @@ fn hub_says(hub: &Path, args: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A node object that takes pods, and stands in for a kubelet by saying that they run.
+/// A node object that takes pods, and an account that they run as.
 fn ready_node(member: &Kubectl) -> Result<()> {
-    member.apply("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")?;
-    let status = r#"{"status":{"capacity":{"cpu":"8","memory":"16Gi","pods":"110"},"allocatable":{"cpu":"8","memory":"16Gi","pods":"110"},
-        "conditions":[{"type":"Ready","status":"True","reason":"Test","message":"a node object only"}]}}"#;
-    member.run(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", status])?;
-    member.run(&["patch", "node", "n1", "--type=merge", "-p", r#"{"spec":{"taints":null}}"#])?;
+    member.add_node("n1", 110)?;
     wait_for("the default service account", PATIENCE, || member.run(&["get", "sa", "default"])).map(drop)
 }
 

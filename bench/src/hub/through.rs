@@ -137,11 +137,7 @@ async fn round(api: &kube::Client, pods: &Pods, prefix: &str, count: usize, time
 
 /// A node object that takes pods. Nothing runs them: this is about the way to a scheduled pod.
 pub fn ready_node(member: &Kubectl) -> Result<()> {
-    member.apply("apiVersion: v1\nkind: Node\nmetadata: {name: n1}\n")?;
-    let status = r#"{"status":{"capacity":{"cpu":"64","memory":"256Gi","pods":"5000"},"allocatable":{"cpu":"64","memory":"256Gi","pods":"5000"},
-        "conditions":[{"type":"Ready","status":"True","reason":"Bench","message":"a node object only"}]}}"#;
-    member.run(&["patch", "node", "n1", "--subresource=status", "--type=merge", "-p", status])?;
-    member.run(&["patch", "node", "n1", "--type=merge", "-p", r#"{"spec":{"taints":null}}"#])?;
+    member.add_node("n1", 5000)?;
     tombolo_testkit::wait_for("the default service account", PATIENCE, || {
         member.run(&["get", "sa", "default"])
     })

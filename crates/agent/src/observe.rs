@@ -35,7 +35,8 @@ pub struct Shared {
     pub site: Notify,
     /// Pods must be looked at anew: a Work took something over.
     pub recount: Notify,
-    pub below: Mutex<Vec<Site>>,
+    /// Sites of the hub that this cluster is, once all are known; `None` before.
+    pub below: Mutex<Option<Vec<Site>>>,
     pub applier: Applier,
     pub keep: Keep,
     pub closing: CancellationToken,
@@ -56,7 +57,7 @@ impl Shared {
             report: Notify::new(),
             site: Notify::new(),
             recount: Notify::new(),
-            below: Mutex::default(),
+            below: Mutex::new(Some(Vec::new())),
             applier,
             keep,
             closing,
@@ -380,7 +381,11 @@ impl Shared {
         let mut sites: BTreeMap<String, Site> = BTreeMap::new();
         while let Some(event) = stream.next().await {
             match event {
-                Ok(Event::Init) => sites.clear(),
+                // Half a list offers less than there is, and the hub above would take its replicas away.
+                Ok(Event::Init) => {
+                    sites.clear();
+                    continue;
+                }
                 Ok(Event::InitApply(site)) => {
                     sites.insert(site.name_any(), site);
                     continue;
@@ -393,7 +398,7 @@ impl Shared {
                     continue;
                 }
             }
-            *self.below.lock() = sites.values().cloned().collect();
+            *self.below.lock() = Some(sites.values().cloned().collect());
             self.site.notify_one();
         }
     }

@@ -13,6 +13,7 @@ use tombolo_api::{Site, SiteStatus, Work, names};
 use crate::difference::merge_patch;
 use crate::ledger::REST;
 use crate::observe::Shared;
+use crate::offers::offers;
 
 /// Reports under way at once, over all Works; below the number of streams that the hub accepts.
 const AT_ONCE: usize = 128;
@@ -99,9 +100,10 @@ pub async fn site_status(
         status.agent = Some(env!("CARGO_PKG_VERSION").into());
         status.hub_epoch = Some(epoch());
         shared.capacity.lock().fill(&mut status);
-        status.offers = crate::offers::offers(&shared.below.lock(), &shared.applier.hub);
+        let offers = shared.below.lock().as_ref().map(|sites| offers(sites, &shared.applier.hub));
+        status.offers = offers.clone().unwrap_or_default();
         status.orphans = shared.orphans();
-        let now = ours(&status);
+        let now = ours(&status, offers.is_some());
         if let Some(patch) = merge_patch(&sent, &now) {
             let patch = json!({ "status": patch });
             match api.patch_status(&site, &PatchParams::default(), &Patch::Merge(&patch)).await {
@@ -118,18 +120,41 @@ pub async fn site_status(
     }
 }
 
-/// The fields written from here; empty ones too, so that they are cleared at the hub.
-fn ours(status: &SiteStatus) -> Value {
-    json!({
+/// The fields written from here; empty ones too, so that they are cleared at the hub. What has not been looked at yet is left as
+/// the hub last heard it: an agent that has just started must not say that there is no room.
+fn ours(status: &SiteStatus, sites_known: bool) -> Value {
+    let mut ours = json!({
         "version": status.version,
         "agent": status.agent,
-        "nodes": status.nodes,
-        "capacity": status.capacity,
-        "allocatable": status.allocatable,
-        "used": status.used,
-        "shapes": status.shapes,
-        "offers": status.offers,
         "hubEpoch": status.hub_epoch,
         "orphans": status.orphans,
-    })
+    });
+    if status.nodes.is_some() {
+        ours["nodes"] = json!(status.nodes);
+        ours["capacity"] = json!(status.capacity);
+        ours["allocatable"] = json!(status.allocatable);
+        ours["used"] = json!(status.used);
+        ours["shapes"] = json!(status.shapes);
+    }
+    if sites_known {
+        ours["offers"] = json!(status.offers);
+    }
+    ours
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_not_looked_at_yet_is_not_reported() {
+        let said = |nodes, sites| {
+            let status = SiteStatus { nodes, ..Default::default() };
+            let ours = ours(&status, sites);
+            ["nodes", "shapes", "allocatable", "offers"].map(|field| ours.get(field).is_some())
+        };
+        assert_eq!(said(None, false), [false; 4]);
+        assert_eq!(said(Some(0), false), [true, true, true, false]);
+        assert_eq!(said(Some(0), true), [true; 4]);
+    }
 }

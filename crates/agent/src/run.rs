@@ -288,6 +288,7 @@ fn start(config: &AgentConfig, state: &State, closing: &CancellationToken) -> Ru
     spawn(Box::pin(shared.clone().watch_pods(config.site.clone())));
     spawn(Box::pin(shared.clone().watch_nodes(config.site.clone())));
     if config.hub_identity.is_some() {
+        *shared.below.lock() = None;
         spawn(Box::pin(shared.clone().watch_sites_below(config.site.clone())));
     }
     let keeper = shared.clone();

@@ -133,6 +133,12 @@ impl Index {
         self.told.extend(self.objects.keys().chain(self.works.keys()).cloned());
     }
 
+    /// Everything of a kind that is or was placed: all of it is known from now on.
+    pub fn mark_kind(&mut self, api_version: &str, kind: &str) {
+        let all = self.objects.keys().chain(self.works.keys());
+        self.told.extend(all.filter(|k| k.api_version == api_version && k.kind == kind).cloned());
+    }
+
     pub fn mark_unsettled(&mut self) {
         self.told.extend(self.unsettled.keys().cloned());
     }
@@ -518,4 +524,25 @@ fn same_intent(old: &Value, new: &Value) -> bool {
 
 fn version(object: &Value) -> u64 {
     text(object, "/metadata/resourceVersion").parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_put_off_until_its_kind_is_known_is_looked_at_then() {
+        let mut index = Index::default();
+        let key =
+            Key::new("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", "ships.sea.example.com");
+        let other = Key::new("v1", "ConfigMap", "d", "a");
+        for key in [&key, &other] {
+            let object = serde_json::json!({"metadata": {"name": key.name, "resourceVersion": "7"}});
+            index.put_object(key.clone(), Arc::new(object));
+        }
+        assert_eq!(index.take_wanted(9).len(), 2);
+        assert!(index.take_told().is_empty());
+        index.mark_kind(&key.api_version, &key.kind);
+        assert_eq!(index.take_told(), HashSet::from([key]));
+    }
 }

@@ -139,6 +139,9 @@ impl Known {
                     gone.iter().for_each(|k| index.drop_object(k));
                     drop(index);
                     self.synced((&api_version, &kind));
+                    // What was looked at before all was known was put off.
+                    self.index.lock().mark_kind(&api_version, &kind);
+                    self.changed.notify_one();
                 }
                 Ok(Event::Apply(object)) => {
                     self.index

@@ -76,6 +76,17 @@ impl Kubectl {
         self.run_with_input(&["apply", "-f", "-"], manifest)
     }
 
+    /// Adds a node that takes this many pods. It is only an object: nothing runs them.
+    pub fn add_node(&self, name: &str, pods: u32) -> Result<()> {
+        self.apply(&format!("{{apiVersion: v1, kind: Node, metadata: {{name: {name}}}}}"))?;
+        let room = format!(r#"{{"cpu":"64","memory":"256Gi","pods":"{pods}"}}"#);
+        let ready = r#"{"type":"Ready","status":"True","reason":"Test","message":"a node object only"}"#;
+        let status =
+            format!(r#"{{"status":{{"capacity":{room},"allocatable":{room},"conditions":[{ready}]}}}}"#);
+        self.run(&["patch", "node", name, "--subresource=status", "--type=merge", "-p", &status])?;
+        self.run(&["patch", "node", name, "--type=merge", "-p", r#"{"spec":{"taints":null}}"#]).map(drop)
+    }
+
     /// What a pod serves at a path over HTTP, through `kubectl port-forward`.
     pub fn forwarded(&self, namespace: &str, pod: &str, port: u16, path: &str) -> Result<String> {
         let mut command =
