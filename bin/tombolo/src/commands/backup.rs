@@ -84,7 +84,8 @@ pub fn restore(args: &RestoreArgs) -> Result<()> {
     let store = store_of(&args.data_dir);
     // Of two that are made from the same backup, the later one is ahead by as much as any other.
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    let least = now.as_secs().saturating_mul(RESTORED_SKIP);
+    // Twice the skip for each second: what was written after one restore must not hide the next one.
+    let least = now.as_secs().saturating_mul(2 * RESTORED_SKIP);
     let revision = tombolo_store::restore(&args.from, &store, RESTORED_SKIP, least)?;
     give_to_owner_of(&args.data_dir, &store)?;
     println!("{} goes on from revision {revision}; start it as before", args.data_dir.display());
