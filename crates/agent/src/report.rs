@@ -16,7 +16,7 @@ use crate::observe::Shared;
 use crate::offers::offers;
 
 /// Reports under way at once, over all Works; below the number of streams that the hub accepts.
-const AT_ONCE: usize = 128;
+const AT_ONCE: usize = 80;
 /// One step at the site shows in several places (the answer, the object, its pods); they travel together.
 const GATHER: Duration = Duration::from_millis(3);
 /// Before a hub that is overloaded is asked again; a tie that was broken off for it would cost it more.

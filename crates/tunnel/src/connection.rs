@@ -212,8 +212,10 @@ impl Connection {
             }
             other => return tracing::warn!(byte = other, "a stream of an unknown class was dropped"),
         };
-        if queue.try_send((class, io)).is_err() {
-            tracing::warn!("a stream was reset: {ACCEPT_QUEUE} are waiting already");
+        // It waits if it must, in its own task: the carrier bounds how many there can be.
+        tokio::select! {
+            _ = queue.send((class, io)) => {}
+            () = self.inner.closing.cancelled() => {}
         }
     }
 

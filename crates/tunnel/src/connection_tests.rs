@@ -105,6 +105,32 @@ async fn control_passes_while_bulk_is_stuck() {
 }
 
 #[tokio::test]
+async fn many_streams_at_once_wait_until_they_are_accepted() {
+    for (a, b) in [pair(), {
+        let (a, b, _) = quic_pair().await;
+        (a, b)
+    }] {
+        // As many as a site may have open over QUIC, less its heartbeat.
+        let opened = futures::future::join_all((0..99u8).map(|n| {
+            let a = &a;
+            async move {
+                let mut io = a.open(Class::Control).await.expect("open");
+                io.write_u8(n).await.expect("write");
+                io.flush().await.expect("flush");
+                io
+            }
+        }))
+        .await;
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in &opened {
+            let next = tokio::time::timeout(Duration::from_secs(10), b.accept()).await.expect("in time");
+            seen.insert(next.expect("accept").1.read_u8().await.expect("read"));
+        }
+        assert_eq!(seen.len(), opened.len());
+    }
+}
+
+#[tokio::test]
 async fn a_connection_is_in_use_for_as_long_as_a_bulk_stream_is_held() {
     let (a, b) = pair();
     let (mut opened, accepted) = tokio::join!(a.open(Class::Control), b.accept());

@@ -16,7 +16,7 @@
 //! - Bytes on a stream are not parsed here; what runs on them (HTTP, upgrades) is the ends' business.
 //! - A connection that hears nothing for three heartbeats is closed by both ends; by the dialer sooner where the round trip
 //!   allows, and much sooner when the other machine says that nobody has the port.
-//! - Every queue is bounded: streams that nobody accepts in time are reset.
+//! - Every queue is bounded: streams that nobody accepts yet wait, and the carrier says how many there can be.
 
 mod asking;
 mod backoff;
