@@ -128,7 +128,12 @@ pub fn mirror_status(summary: &PodSummary, images: &BTreeMap<String, String>, si
                 json!({"terminated": {"exitCode": code, "reason": if code == 0 { "Completed" } else { "Error" }}})
             } else {
                 let why = if summary.reason.is_empty() { "ContainerCreating" } else { summary.reason.as_str() };
-                json!({"waiting": {"reason": why, "message": summary.message}})
+                let mut waiting = json!({ "reason": why });
+                // An empty one is not kept: it would be missing, and sent, forever.
+                if !summary.message.is_empty() {
+                    waiting["message"] = json!(summary.message);
+                }
+                json!({ "waiting": waiting })
             };
             let image = images.get(name).cloned().unwrap_or_default();
             json!({"name": name, "ready": up && silent.is_none(), "started": up, "state": state, "image": image, "imageID": "",
@@ -194,6 +199,17 @@ mod tests {
         let early = PodSummary { containers: Vec::new(), ..summary() };
         let pod = mirror(&root(), "edge-1", "deployment-w-0", "w-abc", &early);
         assert_eq!(pod["spec"]["containers"], json!([{"name": "web", "image": "i:1"}]));
+    }
+
+    #[test]
+    fn what_a_server_does_not_keep_is_no_part_of_a_status() {
+        let early = PodSummary { phase: "Pending".into(), ready: false, ready_containers: 0, ..summary() };
+        let waiting = |early: &PodSummary| {
+            mirror_status(early, &BTreeMap::new(), None)["containerStatuses"][0]["state"]["waiting"].clone()
+        };
+        assert_eq!(waiting(&early), json!({"reason": "ContainerCreating"}));
+        let told = PodSummary { reason: "ErrImagePull".into(), message: "no such image".into(), ..early };
+        assert_eq!(waiting(&told), json!({"reason": "ErrImagePull", "message": "no such image"}));
     }
 
     #[test]
