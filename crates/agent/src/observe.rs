@@ -378,29 +378,37 @@ impl Shared {
     pub async fn watch_sites_below(self: Arc<Self>, client: Client) {
         let api: Api<Site> = Api::all(client);
         let mut stream = Box::pin(watch(api, watcher::Config::default()).default_backoff());
-        let mut sites: BTreeMap<String, Site> = BTreeMap::new();
+        let mut below = Below::default();
         while let Some(event) = stream.next().await {
             match event {
-                // Half a list offers less than there is, and the hub above would take its replicas away.
-                Ok(Event::Init) => {
-                    sites.clear();
-                    continue;
+                Ok(event) => {
+                    if let Some(sites) = below.see(event) {
+                        *self.below.lock() = Some(sites);
+                        self.site.notify_one();
+                    }
                 }
-                Ok(Event::InitApply(site)) => {
-                    sites.insert(site.name_any(), site);
-                    continue;
-                }
-                Ok(Event::Apply(site)) => drop(sites.insert(site.name_any(), site)),
-                Ok(Event::Delete(site)) => drop(sites.remove(&site.name_any())),
-                Ok(Event::InitDone) => {}
-                Err(error) => {
-                    tracing::debug!(%error, "watch of sites below interrupted");
-                    continue;
-                }
+                Err(error) => tracing::debug!(%error, "watch of sites below interrupted"),
             }
-            *self.below.lock() = Some(sites.values().cloned().collect());
-            self.site.notify_one();
         }
+    }
+}
+
+/// The sites of the hub that is watched.
+#[derive(Default)]
+struct Below(BTreeMap<String, Site>);
+
+impl Below {
+    /// All of them, unless a list is under way: half of it offers less than there is, and the hub above would take its replicas
+    /// away.
+    fn see(&mut self, event: Event<Site>) -> Option<Vec<Site>> {
+        let listing = matches!(event, Event::Init | Event::InitApply(_));
+        match event {
+            Event::Init => self.0.clear(),
+            Event::InitApply(site) | Event::Apply(site) => drop(self.0.insert(site.name_any(), site)),
+            Event::Delete(site) => drop(self.0.remove(&site.name_any())),
+            Event::InitDone => {}
+        }
+        (!listing).then(|| self.0.values().cloned().collect())
     }
 }
 
@@ -423,5 +431,27 @@ fn key_of((api_version, kind): &(String, String), metadata: &kube::core::ObjectM
         kind: kind.clone(),
         namespace: metadata.namespace.clone().unwrap_or_default(),
         name: metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sites_below_are_offered_only_when_all_are_listed() {
+        let site = |name: &str| Site::new(name, Default::default());
+        let mut below = Below::default();
+        let mut see = |event| below.see(event).map(|all| all.iter().map(Site::name_any).collect::<Vec<_>>());
+        let mut list = |first, second| {
+            assert_eq!(see(Event::Init), None);
+            assert_eq!(see(Event::InitApply(site(first))), None);
+            assert_eq!(see(Event::InitApply(site(second))), None);
+            see(Event::InitDone)
+        };
+        assert_eq!(list("a", "b"), Some(vec!["a".into(), "b".into()]));
+        assert_eq!(list("b", "c"), Some(vec!["b".into(), "c".into()]), "again, after the watch broke");
+        assert_eq!(see(Event::Delete(site("b"))), Some(vec!["c".into()]));
+        assert_eq!(see(Event::Apply(site("a"))), Some(vec!["a".into(), "c".into()]));
     }
 }
