@@ -19,6 +19,7 @@
 //! 4. Every error leaves as a `Status` made in one place, `http::status`.
 
 mod admission;
+mod aside;
 mod auth;
 mod bootstrap;
 mod config;

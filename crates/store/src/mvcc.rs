@@ -11,6 +11,7 @@ use std::task::Waker;
 
 use bytes::Bytes;
 use parking_lot::RwLock;
+use tokio::runtime::Handle;
 
 use crate::topic::{Topics, Watch};
 use crate::{At, Event, Key, Page, Range, Record, StoreError};
@@ -35,6 +36,8 @@ pub(crate) struct Mvcc {
     /// The revision up to which everything is visible. Shared with the watchers.
     published: Arc<AtomicU64>,
     history_limit: usize,
+    /// Who wakes many watchers; where there is none, whoever publishes.
+    runtime: Option<Handle>,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +76,8 @@ impl Mvcc {
     ) -> Self {
         let keys = records.into_iter().map(Versions::only).collect();
         let state = State { keys, revision, compacted: revision, ..State::default() };
-        Mvcc { state: RwLock::new(state), published: Arc::new(AtomicU64::new(revision)), history_limit }
+        let published = Arc::new(AtomicU64::new(revision));
+        Mvcc { state: RwLock::new(state), published, history_limit, runtime: Handle::try_current().ok() }
     }
 
     pub(crate) fn revision(&self) -> u64 {
@@ -142,7 +146,11 @@ impl Mvcc {
             state.forget_down_to(self.history_limit / 4 * 3, &mut woken);
         }
         self.published.store(state.revision, Ordering::Release);
-        Woken(woken)
+        self.woken(woken)
+    }
+
+    fn woken(&self, wakers: Vec<Waker>) -> Woken {
+        Woken { wakers, runtime: self.runtime.clone() }
     }
 
     /// Moves the revision forward without a change.
@@ -165,7 +173,7 @@ impl Mvcc {
         state.topics.skip_to(compacted, &mut woken);
         self.published.store(state.revision, Ordering::Release);
         drop(state);
-        drop(Woken(woken));
+        drop(self.woken(woken));
     }
 
     pub(crate) fn compact(&self, revision: u64) -> Result<(), StoreError> {
@@ -176,7 +184,7 @@ impl Mvcc {
         }
         state.forget_before(revision, &mut woken);
         drop(state);
-        drop(Woken(woken));
+        drop(self.woken(woken));
         Ok(())
     }
 
@@ -186,18 +194,35 @@ impl Mvcc {
         state.closed = true;
         state.topics.close(&mut woken);
         drop(state);
-        drop(Woken(woken));
+        drop(self.woken(woken));
     }
 }
 
 /// Watchers that have something to read. They are woken when this is dropped, so that whoever published can
 /// first do what is more urgent (answer the writer), with no lock held.
+///
+/// Of many, the workers of the runtime wake a share each. They wake for themselves, which costs no lock, and whoever published
+/// does not take the time of a processor from them meanwhile.
 #[must_use = "dropping it at once wakes the watchers before the writers"]
-pub(crate) struct Woken(Vec<Waker>);
+pub(crate) struct Woken {
+    wakers: Vec<Waker>,
+    runtime: Option<Handle>,
+}
+
+/// So many are woken at a time.
+const SHARE: usize = 16;
 
 impl Drop for Woken {
     fn drop(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        if let Some(runtime) = self.runtime.take() {
+            while self.wakers.len() > SHARE {
+                let wakers = self.wakers.split_off(self.wakers.len() - SHARE);
+                let share = Woken { wakers, runtime: None };
+                // A runtime that is gone drops it at once, which wakes them too.
+                runtime.spawn(async move { drop(share) });
+            }
+        }
+        self.wakers.drain(..).for_each(Waker::wake);
     }
 }
 
@@ -361,5 +386,27 @@ mod tests {
         let sizes: Vec<_> =
             (0..3).map(|_| next()).map(|batch| (batch.events.len(), batch.revision)).collect();
         assert_eq!(sizes, [(1000, 1001), (1000, 2001), (500, 2501)]);
+    }
+
+    #[test]
+    fn many_watchers_are_all_woken_with_a_runtime_without_one_and_after_its_end() {
+        let all_see = |mvcc: &Mvcc| {
+            let watchers: Vec<_> = (0..100)
+                .map(|_| mvcc.watch("/", mvcc.revision()).unwrap())
+                .map(|mut watch| std::thread::spawn(move || futures::executor::block_on(watch.next())))
+                .collect();
+            // They wait by then, nearly always; one that does not finds the event when it comes.
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            put(mvcc, "/a", 1);
+            for watcher in watchers {
+                assert_eq!(watcher.join().unwrap().unwrap().events.len(), 1);
+            }
+        };
+        all_see(&Mvcc::load([], 1, usize::MAX));
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let mvcc = runtime.block_on(async { Mvcc::load([], 1, usize::MAX) });
+        all_see(&mvcc);
+        drop(runtime);
+        all_see(&mvcc);
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use crate::Key;
 
@@ -150,11 +151,14 @@ impl Event {
     }
 }
 
+/// Nearly always one.
+pub(crate) type Events = SmallVec<[Arc<Event>; 1]>;
+
 /// What a watcher gets at a time.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// In revision order; never empty.
-    pub events: Vec<Arc<Event>>,
+    pub events: Events,
     /// The watcher has now seen everything up to this revision.
     pub revision: u64,
 }

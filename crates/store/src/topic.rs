@@ -14,6 +14,7 @@ use futures::Stream;
 use parking_lot::Mutex;
 use slab::Slab;
 
+use crate::record::Events;
 use crate::{Batch, Event, StoreError};
 
 /// A watcher takes at most so many events at once, so that one that catches up does not starve the others.
@@ -207,7 +208,8 @@ impl Watch {
         std::future::poll_fn(|context| self.poll(context)).await
     }
 
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Batch, StoreError>> {
+    /// The same, for who waits for other things too.
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Batch, StoreError>> {
         // Read before the log is locked: every event up to here is then certainly in it.
         let published = self.published.load(Ordering::Acquire);
         let mut log = self.topic.log.lock();
@@ -217,7 +219,7 @@ impl Watch {
         let start = log.next(self.position);
         let end = log.events.len().min(start + BATCH_LIMIT);
         if start < end {
-            let events: Vec<_> = log.events.range(start..end).cloned().collect();
+            let events: Events = log.events.range(start..end).cloned().collect();
             let last = events.last().map_or(self.position, |event| event.revision);
             self.position = if end == log.events.len() { last.max(published) } else { last };
             return Poll::Ready(Ok(Batch { events, revision: self.position }));

@@ -2,14 +2,14 @@
 //! hands and written straight to the wire: a thousand clients that watch see a write a tenth sooner. Where the connection becomes
 //! something else (exec, tunnels), hyper's part is over too; after a watch it begins anew.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::buf::Chain;
 use bytes::{Buf, Bytes};
-use futures::stream::FuturesUnordered;
-use futures::{Stream, StreamExt};
+use futures::Stream;
 use http::{Method, Request, Response, StatusCode, Version, header};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -17,8 +17,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::oneshot;
+use tokio_util::io::poll_write_buf;
 
 use super::body::{Body, Events};
+use crate::aside::Aside;
 use crate::auth::Identity;
 use crate::server::Server;
 use crate::upgrade::{BoxIo, Offer};
@@ -57,8 +59,14 @@ pub async fn serve(server: Server, io: BoxIo, identity: Option<Arc<Identity>>) {
             }
             Next::Watch { head, events, keep } => {
                 let Rewound { before, io: wire } = io;
-                let mut watch =
-                    Watch { io: wire, events, out: head.into(), read: before.into(), ended: false };
+                let mut watch = Watch {
+                    io: wire,
+                    events,
+                    out: Bytes::from(head).chain(Bytes::new()).chain(&[]),
+                    client: Aside::default(),
+                    read: before.into(),
+                    ended: false,
+                };
                 let whole = std::future::poll_fn(|cx| watch.poll(cx)).await;
                 io = Rewound { before: watch.read.into(), io: watch.io };
                 if whole.is_err() || !keep {
@@ -102,10 +110,9 @@ async fn requests(
         .header_read_timeout(HEAD)
         .serve_connection(TokioIo::new(io), service);
     let stop = server.stopping();
-    // Apart from the connection, so that what moves there does not ask each time whether the server stops.
-    let mut stopping = FuturesUnordered::from_iter([stop.cancelled()]);
+    let (mut stopping, mut stopped) = (Aside::default(), pin!(stop.cancelled()));
     let result = std::future::poll_fn(|cx| {
-        if let Poll::Ready(Some(())) = stopping.poll_next_unpin(cx) {
+        if stopping.poll(cx, |cx| stopped.as_mut().poll(cx)).is_ready() {
             Pin::new(&mut connection).graceful_shutdown();
         }
         match connection.poll_without_shutdown(cx) {
@@ -147,7 +154,8 @@ struct Watch {
     io: BoxIo,
     events: Events,
     /// What is still to be written.
-    out: Bytes,
+    out: Chunk,
+    client: Aside,
     /// What the client said meanwhile: the beginning of its next request.
     read: Vec<u8>,
     ended: bool,
@@ -160,23 +168,21 @@ impl Watch {
     /// Ready when the whole answer is written, or the connection broke.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         loop {
-            if !self.out.is_empty() {
-                let count = ready!(Pin::new(&mut self.io).poll_write(cx, &self.out))?;
-                if count == 0 {
+            if self.out.has_remaining() {
+                if ready!(poll_write_buf(Pin::new(&mut self.io), cx, &mut self.out))? == 0 {
                     return Poll::Ready(Err(std::io::ErrorKind::WriteZero.into()));
                 }
-                self.out.advance(count);
                 continue;
             }
             if self.ended {
                 return Pin::new(&mut self.io).poll_flush(cx);
             }
             match Pin::new(&mut self.events).poll_next(cx) {
-                Poll::Ready(Some(Ok(event))) => self.out = chunk(&event),
+                Poll::Ready(Some(Ok(event))) => self.out = chunk(event),
                 Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(std::io::Error::other(error))),
                 Poll::Ready(None) => {
                     self.ended = true;
-                    self.out = Bytes::from_static(b"0\r\n\r\n");
+                    self.out = chunk(Bytes::new());
                 }
                 Poll::Pending => {
                     let _ = Pin::new(&mut self.io).poll_flush(cx)?;
@@ -188,25 +194,28 @@ impl Watch {
 
     /// Sees whether the client is still there.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        while self.read.len() < AHEAD {
-            let mut bytes = [0; 512];
-            let mut buffer = ReadBuf::new(&mut bytes);
-            ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
-            if buffer.filled().is_empty() {
-                return Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()));
+        let Watch { io, read, .. } = self;
+        self.client.poll(cx, |cx| {
+            while read.len() < AHEAD {
+                let mut bytes = [0; 512];
+                let mut buffer = ReadBuf::new(&mut bytes);
+                ready!(Pin::new(&mut *io).poll_read(cx, &mut buffer))?;
+                if buffer.filled().is_empty() {
+                    return Poll::Ready(Err(std::io::ErrorKind::UnexpectedEof.into()));
+                }
+                read.extend_from_slice(buffer.filled());
             }
-            self.read.extend_from_slice(buffer.filled());
-        }
-        Poll::Pending
+            Poll::Pending
+        })
     }
 }
 
-fn chunk(event: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(event.len() + 12);
-    out.extend_from_slice(format!("{:x}\r\n", event.len()).as_bytes());
-    out.extend_from_slice(event);
-    out.extend_from_slice(b"\r\n");
-    out.into()
+/// The event itself is not copied: its many watchers share it.
+type Chunk = Chain<Chain<Bytes, Bytes>, &'static [u8]>;
+
+/// An empty one is the last.
+fn chunk(event: Bytes) -> Chunk {
+    Bytes::from(format!("{:x}\r\n", event.len())).chain(event).chain(b"\r\n")
 }
 
 /// A byte stream of which something was read already.

@@ -1,11 +1,10 @@
 //! Accepting connections: TLS with optional client certificates, HTTP/1.1 and HTTP/2 on one port.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -15,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::aside::Aside;
 use crate::auth::outdated::Verifier;
 use crate::auth::{Identity, x509};
 use crate::bootstrap::keys::KeyError;
@@ -138,18 +138,15 @@ pub async fn serve(server: Server, io: BoxIo, identity: Option<Arc<Identity>>) {
         .max_header_list_size(64 * 1024)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(30));
-    let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
-    tokio::pin!(connection);
-    // Apart from the connection, so that what moves there does not ask each time whether the server stops.
-    let mut stopping = FuturesUnordered::from_iter([stop.cancelled()]);
-    let result = tokio::select! {
-        biased;
-        result = connection.as_mut() => result,
-        _ = stopping.next() => {
+    let mut connection = pin!(builder.serve_connection_with_upgrades(TokioIo::new(io), service));
+    let (mut stopping, mut stopped) = (Aside::default(), pin!(stop.cancelled()));
+    let result = std::future::poll_fn(|cx| {
+        if stopping.poll(cx, |cx| stopped.as_mut().poll(cx)).is_ready() {
             connection.as_mut().graceful_shutdown();
-            connection.await
         }
-    };
+        connection.as_mut().poll(cx)
+    })
+    .await;
     if let Err(error) = result {
         tracing::debug!(%error, "a connection ended");
     }

@@ -9,11 +9,10 @@
 //! the option sends more, and nothing is missed.
 
 use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt;
-use futures::stream::FuturesUnordered;
 use http::{Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -22,7 +21,8 @@ use tombolo_store::{At, Event, Range, StoreError, Watch};
 use super::options::{Filter, ListOptions};
 use super::render::{Form, omits_managers};
 use super::resource::Shared;
-use crate::http::body::Body;
+use crate::aside::Aside;
+use crate::http::body::{Body, BoxError};
 use crate::http::negotiate::{self, Output};
 use crate::http::status::{Failure, Result, bytes_response};
 use crate::record::Record;
@@ -47,9 +47,8 @@ struct Stream {
     deadline: Instant,
     next_bookmark: Instant,
     stop: CancellationToken,
-    /// Always one. It stands apart so that an event, which wakes a thousand watchers, does not look at a thousand clocks: this is
-    /// polled only when the alarm itself has something to say.
-    alarm: FuturesUnordered<Pin<Box<dyn Future<Output = Alarm> + Send>>>,
+    alarm: Pin<Box<dyn Future<Output = Alarm> + Send>>,
+    alarmed: Aside,
     columns_sent: bool,
     /// Held as long as the stream lives: what the metrics count.
     _open: crate::metrics::OpenWatch,
@@ -122,7 +121,9 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
     let seconds =
         options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
     let now = Instant::now();
-    let mut stream = Stream {
+    let (deadline, next_bookmark) = (now + Duration::from_secs(seconds), now + BOOKMARK_EVERY);
+    let stop = call.app.stop.clone();
+    let stream = Stream {
         resource: resource.clone(),
         shared: output == Output::Json && resource.canonical && !omits_managers(&call.query),
         form: Form::new(output, resource, &call.query),
@@ -132,22 +133,32 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         initial_end,
         bookmarks: options.bookmarks,
         generations_only: call.query.flag("generationChangesOnly"),
-        deadline: now + Duration::from_secs(seconds),
-        next_bookmark: now + BOOKMARK_EVERY,
-        stop: call.app.stop.clone(),
-        alarm: FuturesUnordered::new(),
+        deadline,
+        next_bookmark,
+        alarm: Box::pin(alarm(stop.clone(), deadline.min(next_bookmark))),
+        alarmed: Aside::default(),
+        stop,
         columns_sent: false,
         _open: call.app.metrics.open_watch(),
     };
-    stream.set_alarm();
-    let body = Body::watch(futures::stream::unfold(stream, |mut stream| async move {
-        stream.next().await.map(|bytes| (Ok(bytes), stream))
-    }));
-    Ok(bytes_response(StatusCode::OK, "application/json", body))
+    Ok(bytes_response(StatusCode::OK, "application/json", Body::watch(stream)))
+}
+
+impl futures::Stream for Stream {
+    type Item = std::result::Result<Bytes, BoxError>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        match this.beginning() {
+            Some(bytes) => Poll::Ready(Some(Ok(bytes))),
+            None => this.poll_change(cx).map(|bytes| bytes.map(Ok)),
+        }
+    }
 }
 
 impl Stream {
-    async fn next(&mut self) -> Option<Bytes> {
+    /// The next piece of what was there when the watch began.
+    fn beginning(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while let Some(record) = self.initial.pop() {
             self.event(&mut out, "ADDED", &record.value, record.revision);
@@ -163,43 +174,42 @@ impl Stream {
             self.form.bookmark(&mut out, revision, true);
             out.extend_from_slice(b"}\n");
         }
-        if !out.is_empty() {
-            return Some(out.into());
-        }
+        (!out.is_empty()).then(|| out.into())
+    }
+
+    fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
-            let watch = self.watch.as_mut()?;
-            tokio::select! {
-                biased;
-                Some(alarm) = self.alarm.next() => {
-                    let now = Instant::now();
-                    if matches!(alarm, Alarm::Stop) || now >= self.deadline {
-                        return self.farewell();
-                    }
-                    self.next_bookmark = now + BOOKMARK_EVERY;
-                    self.set_alarm();
-                    if self.bookmarks {
-                        return Some(self.bookmark_line());
+            let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
+            if let Poll::Ready(alarm) = self.alarmed.poll(cx, |cx| self.alarm.as_mut().poll(cx)) {
+                let now = Instant::now();
+                if matches!(alarm, Alarm::Stop) || now >= self.deadline {
+                    return Poll::Ready(self.farewell());
+                }
+                self.next_bookmark = now + BOOKMARK_EVERY;
+                self.set_alarm();
+                if self.bookmarks {
+                    return Poll::Ready(Some(self.bookmark_line()));
+                }
+                continue;
+            }
+            match ready!(watch.poll(cx)) {
+                Ok(batch) => {
+                    if let Some(bytes) = self.batch(&batch.events) {
+                        return Poll::Ready(Some(bytes));
                     }
                 }
-                batch = watch.next() => match batch {
-                    Ok(batch) => {
-                        if let Some(bytes) = self.batch(&batch.events) {
-                            return Some(bytes);
-                        }
-                    }
-                    Err(StoreError::Closed) => return None,
-                    Err(error) => {
-                        self.watch = None;
-                        return Some(error_line(&too_old(&error)));
-                    }
-                },
+                Err(StoreError::Closed) => return Poll::Ready(None),
+                Err(error) => {
+                    self.watch = None;
+                    return Poll::Ready(Some(error_line(&too_old(&error))));
+                }
             }
         }
     }
 
     fn set_alarm(&mut self) {
-        let at = self.deadline.min(self.next_bookmark);
-        self.alarm.push(Box::pin(alarm(self.stop.clone(), at)));
+        self.alarm = Box::pin(alarm(self.stop.clone(), self.deadline.min(self.next_bookmark)));
+        self.alarmed = Aside::default();
     }
 
     /// The last bookmark before the stream ends, so that the client resumes close to now.
