@@ -13,6 +13,7 @@ mod registries;
 mod start;
 mod ties;
 mod up;
+mod workers;
 
 use std::process::ExitCode;
 
@@ -117,7 +118,12 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .with_writer(std::io::stderr)
         .init();
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    let runtime = match cli.command {
+        Command::Serve(_) | Command::Hub(_) => workers::apart()?,
+        // It does little at a time; between two they would wake each other for it.
+        Command::Agent(_) => workers::anywhere(1)?,
+        _ => workers::anywhere(workers::WORKERS)?,
+    };
     let target = cli.target;
     runtime.spawn(stay_small());
     let result = runtime.block_on(async {
