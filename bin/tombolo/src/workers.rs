@@ -1,8 +1,8 @@
 //! The threads that do the work, and where they wake up.
 //!
 //! A processor that sleeps under a hypervisor looks taken to the scheduler of its guest. It then wakes all workers on the one that is
-//! awake, where they take turns of some milliseconds while the others sleep: a thousand watchers saw a write half as soon
-//! (`bench/watches.md`). So each worker of a server keeps to its own share of the processors. On a node they may run anywhere:
+//! awake, where they take turns of some milliseconds while the others sleep: a thousand watchers saw a write after 10 ms
+//! instead of 6 (`bench/watches.md`). So each worker of a server keeps to its own share of the processors. On a node they may run anywhere:
 //! there are containers to get out of the way of, and whatever a worker starts is confined as it is.
 
 use std::cell::Cell;
