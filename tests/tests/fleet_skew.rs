@@ -1,9 +1,9 @@
-//! Two releases in one fleet: a hub and a site that are one apart, and each replaced under what runs.
+//! Two versions in one fleet: a hub and a site that are one apart, and each replaced under what runs.
 //!
-//! `TOMBOLO_EARLIER` is the program of the release before. Until there is one, it is that of an earlier commit, built by hand:
-//! `TOMBOLO_EARLIER=/path/to/tombolo cargo test -p tombolo-tests --test fleet_skew -- --ignored`.
+//! The earlier one is that of a commit (`xtask/src/fixtures/earlier.rs`) until there is a release; `TOMBOLO_EARLIER` names
+//! another program.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,11 +12,6 @@ use tombolo_tests::site::is_root;
 use tombolo_wan::Link;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn earlier() -> Result<PathBuf> {
-    let path = std::env::var_os("TOMBOLO_EARLIER").context("TOMBOLO_EARLIER is not set")?;
-    Ok(PathBuf::from(path))
-}
 
 /// An ordinary Deployment with what it needs, and one that may run at most once.
 fn application(colour: &str) -> String {
@@ -148,12 +143,11 @@ impl Pair {
 }
 
 #[test]
-#[ignore = "needs TOMBOLO_EARLIER, the program of the release before"]
 fn a_newer_hub_and_an_earlier_site_work_together_and_the_site_is_replaced_under_what_runs() -> Result<()> {
-    if !require(&[Fixture::Kubectl]) || !is_root() {
+    if !require(&[Fixture::Kubectl, Fixture::Earlier]) || !is_root() {
         return Ok(());
     }
-    let (old, new) = (earlier()?, cargo_binary("tombolo"));
+    let (old, new) = (Fixture::Earlier.must(), cargo_binary("tombolo"));
     let mut pair = Pair::start("tfs", 84, &old, &old)?;
     pair.work_together("both-earlier")?;
     let before = pair.running()?;
@@ -176,12 +170,11 @@ fn a_newer_hub_and_an_earlier_site_work_together_and_the_site_is_replaced_under_
 }
 
 #[test]
-#[ignore = "needs TOMBOLO_EARLIER, the program of the release before"]
 fn a_newer_site_joins_an_earlier_hub() -> Result<()> {
-    if !require(&[Fixture::Kubectl]) || !is_root() {
+    if !require(&[Fixture::Kubectl, Fixture::Earlier]) || !is_root() {
         return Ok(());
     }
-    let (old, new) = (earlier()?, cargo_binary("tombolo"));
+    let (old, new) = (Fixture::Earlier.must(), cargo_binary("tombolo"));
     let mut pair = Pair::start("tft", 85, &old, &new)?;
     pair.work_together("newer-site")?;
     let before = pair.running()?;

@@ -1,9 +1,10 @@
-//! The real programs that tests compare with or use: Kubernetes, etcd, Helm, containerd, mdBook.
+//! The real programs that tests compare with or use: Kubernetes, etcd, Helm, containerd, mdBook, and an earlier Tombolo.
 //!
 //! A binary of the release we want is taken from the folder in `KUBEBUILDER_ASSETS`, else from `PATH`, else it is built
 //! once from its Go module into a cache folder that survives between runs. Debian packages are installed by
 //! `apt-get` when their program is missing and we are root.
 
+mod earlier;
 mod installed;
 
 use std::collections::BTreeMap;
@@ -74,6 +75,7 @@ pub fn ensure_all() -> Result<Fixtures> {
     let helm = Module::plain("helm", "helm.sh/helm/v3", HELM)?;
     found.insert("TOMBOLO_HELM", helm.installed_or_built("helm", "helm.sh/helm/v3/cmd/helm")?);
     found.insert("TOMBOLO_MDBOOK", mdbook()?);
+    found.insert("TOMBOLO_EARLIER", earlier::program()?);
     Ok(found)
 }
 

@@ -52,6 +52,8 @@ pub struct Entry {
     reported: Option<Instant>,
     /// Since when a change is held back.
     held_back: Option<Instant>,
+    /// The tombstone in `spec` left nothing of the Work's objects; its pods may still be there.
+    emptied: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -178,6 +180,7 @@ impl Ledger {
                 return false;
             }
             entry.generation = generation;
+            entry.emptied = false;
             entry.status.observed_generation = entry.status.observed_generation.min(generation - 1);
             let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
             self.unname(&name, &old);
@@ -196,6 +199,7 @@ impl Ledger {
                 recalled: false,
                 reported: None,
                 held_back: None,
+                emptied: false,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
                 self.unname(&name, &old.spec);
@@ -384,6 +388,17 @@ impl Ledger {
         let first = before == 0 && status.root_generation > 0;
         self.changed.insert(work.to_owned());
         first
+    }
+
+    /// A tombstone left nothing of the Work's objects. It is the present one's if that still is `spec`.
+    pub fn emptied(&mut self, work: &str, spec: &Arc<WorkSpec>) {
+        if let Some(entry) = self.works.get_mut(work).filter(|e| Arc::ptr_eq(&e.spec, spec)) {
+            entry.emptied = true;
+        }
+    }
+
+    pub fn is_emptied(&self, work: &str) -> bool {
+        self.works.get(work).is_some_and(|e| e.emptied)
     }
 
     /// All that a tombstone asked for is done.

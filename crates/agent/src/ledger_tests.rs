@@ -322,3 +322,22 @@ async fn whoever_renews_leases_is_woken_by_a_work_that_needs_one() {
     ledger.put(&once);
     assert!(woken().await.is_ok());
 }
+
+#[test]
+fn what_a_tombstone_left_nothing_of_is_not_looked_for_again_until_the_hub_wants_something_else() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let spec = |ledger: &Ledger| ledger.get("a").expect("known").spec.clone();
+    let first = spec(&ledger);
+    ledger.emptied("a", &first);
+    assert!(ledger.is_emptied("a"));
+    ledger.put(&work("a", "1", 1));
+    assert!(ledger.is_emptied("a"), "an echo");
+    ledger.put(&work("a", "1", 2));
+    assert!(!ledger.is_emptied("a"));
+    ledger.emptied("a", &first);
+    assert!(!ledger.is_emptied("a"), "what was done for an earlier wish");
+    ledger.emptied("a", &spec(&ledger));
+    ledger.put(&work("a", "2", 2));
+    assert!(!ledger.is_emptied("a"), "the same name, another Work");
+}

@@ -20,7 +20,7 @@ use crate::apply::{Applier, Sight, calm, gvk};
 use crate::capacity::{Capacity, Node};
 use crate::keep::Keep;
 use crate::ledger::{Key, Ledger, Version, keys};
-use crate::owners::Owners;
+use crate::owners::{Owner, Owners};
 use crate::pods::{self, Pod};
 use crate::todo::Todo;
 
@@ -215,12 +215,18 @@ impl Shared {
         self.seen.lock().get(key).cloned()
     }
 
+    /// Is something here that `spec` names and `owner` made?
+    pub fn sees_any(&self, owner: &Owner, spec: &WorkSpec) -> bool {
+        let seen = self.seen.lock();
+        keys(spec).any(|key| seen.get(&key).is_some_and(|seen| seen.owners.has(owner)))
+    }
+
     pub fn made(&self, made: Vec<(Key, Version)>) {
         self.made.lock().extend(made);
     }
 
     /// Is all that the Work names as it was last applied? What we change ourselves comes back as news, too.
-    pub fn untouched(&self, owner: &crate::owners::Owner, spec: &WorkSpec) -> bool {
+    pub fn untouched(&self, owner: &Owner, spec: &WorkSpec) -> bool {
         let (seen, made) = (self.seen.lock(), self.made.lock());
         let same = |key: Key| match (seen.get(&key), made.get(&key)) {
             (Some(seen), Some(made)) => made.is_intent_of(&seen.version) && seen.owners.has(owner),
@@ -232,7 +238,7 @@ impl Shared {
     /// A Work that is recorded on the object but names it no more gives it up.
     fn let_go(&self, key: &Key, owners: &Owners) {
         let ledger = self.ledger.lock();
-        let stale = |owner: &&crate::owners::Owner| {
+        let stale = |owner: &&Owner| {
             ledger.alive(owner) && !ledger.works_with(key).contains(&owner.work)
         };
         for owner in owners.iter().filter(stale) {
@@ -241,7 +247,7 @@ impl Shared {
     }
 
     /// Objects that `owner` recorded and that `spec` does not name.
-    pub fn surplus(&self, owner: &crate::owners::Owner) -> Vec<Key> {
+    pub fn surplus(&self, owner: &Owner) -> Vec<Key> {
         let ledger = self.ledger.lock();
         let Some(entry) = ledger.get(&owner.work) else { return Vec::new() };
         let named: HashSet<Key> =

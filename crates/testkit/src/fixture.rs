@@ -19,6 +19,8 @@ pub enum Fixture {
     Helm,
     Pause,
     Mdbook,
+    /// This program as it was some commits ago.
+    Earlier,
 }
 
 impl Fixture {
@@ -42,6 +44,7 @@ impl Fixture {
             Self::Pause => ("TOMBOLO_PAUSE", "k8s-1.36.3/pause"),
             Self::Helm => ("TOMBOLO_HELM", "helm-3.21.4/helm"),
             Self::Mdbook => ("TOMBOLO_MDBOOK", "mdbook-0.5.3/bin/mdbook"),
+            Self::Earlier => ("TOMBOLO_EARLIER", "tombolo-d155affcb045/tombolo"),
         }
     }
 
