@@ -1,5 +1,5 @@
 //! A hub of two replicas over etcd, a site tied to each: the one that leads is killed, the other takes over, and every site
-//! is reached through it.
+//! is reached through it. Then the other one is cut off from the store, and lets go of its sites.
 
 use std::path::Path;
 use std::process::Command;
@@ -142,5 +142,21 @@ fn the_replica_that_leads_dies_and_the_other_reaches_every_site() -> Result<()> 
             hostname(&a.kubectl(), site, pod)
         })?;
     }
-    held_by(&a.kubectl(), "tombolo-system", "tombolo-fleet", &host_b)
+    held_by(&a.kubectl(), "tombolo-system", "tombolo-fleet", &host_b)?;
+    // Whoever cannot say that it hears a site must not be heard by it: the site would count on a lease that all others take
+    // for over.
+    for site in ["site-cove", "site-bay"] {
+        held_by(&a.kubectl(), site, "tombolo-site", &host_b)?;
+    }
+    let before = running()?;
+    lan.cut_between(&host_b, &store);
+    for site in ["site-cove", "site-bay"] {
+        held_by(&a.kubectl(), site, "tombolo-site", &host_a)?;
+    }
+    held_by(&a.kubectl(), "tombolo-system", "tombolo-fleet", &host_a)?;
+    for (site, pod) in &pods {
+        wait_for("the sites to be reached", PATIENCE, || hostname(&a.kubectl(), site, pod))?;
+    }
+    ensure!(running()? == before, "{before:?}, then {:?}", running()?);
+    Ok(())
 }

@@ -118,6 +118,10 @@ pub struct LeaseTerms {
     pub seconds: i64,
     /// Time the pod gets to stop; it is over before `seconds` are.
     pub stop_seconds: i64,
+    /// Where the site may know longer terms until it has acted on this version of the Work: those. -1: it may know none at
+    /// all, and run without end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before_seconds: Option<i64>,
 }
 
 /// Written by the site.

@@ -30,9 +30,10 @@ pub fn again(
         let Some(silence) = index.silent(site, now).and_then(|s| i64::try_from(s).ok()) else { continue };
         let heard = now - silence;
         times.extend(wait.map(|wait| heard + wait));
-        times.extend(work.lease.as_ref().map(|lease| heard + lease.seconds + FENCED + 1));
+        times.extend(work.stops_after().map(|seconds| heard + seconds + FENCED + index.unheard + 1));
         times.push(index.nobody_lost_before);
     }
+    times.extend(index.stuck_at(key));
     if waits {
         times.extend([now + PATROL, rested_at(index, key), index.nothing_once_before]);
         times.extend(index.room_counted_at(now));

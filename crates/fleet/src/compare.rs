@@ -22,6 +22,12 @@ pub fn status_patch(before: &Value, wanted: &Value) -> Option<Value> {
     let mut patch = merge_patch(before, wanted)?;
     if let Some(map) = patch.as_object_mut() {
         map.retain(|key, value| !(value.is_null() && OTHERS.contains(&key.as_str())));
+        // Counts hang together: an API server takes no more that are ready than there are, and what it has by now may be
+        // newer than `before`.
+        if map.values().any(Value::is_number) {
+            let counts = wanted.as_object().into_iter().flatten().filter(|(_, value)| value.is_number());
+            map.extend(counts.map(|(key, value)| (key.clone(), value.clone())));
+        }
     }
     Some(patch)
 }
@@ -50,6 +56,14 @@ mod tests {
         let stored = json!({"replicas": 2, "terminatingReplicas": 1, "readyReplicas": 0,
             "conditions": [{"type": "Placed", "status": "True", "lastUpdateTime": null, "lastProbeTime": null}]});
         assert_eq!(status_patch(&stored, &wanted), None);
+    }
+
+    #[test]
+    fn counts_are_told_together() {
+        let stored = json!({"replicas": 5, "readyReplicas": 2, "phase": "Up"});
+        let wanted = json!({"replicas": 5, "readyReplicas": 5, "phase": "Up"});
+        let patch = status_patch(&stored, &wanted);
+        assert_eq!(patch, Some(json!({"replicas": 5, "readyReplicas": 5})));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::Value;
-use tombolo_api::{Placement, PlacementSpec};
+use tombolo_api::{Placement, PlacementSpec, ReplicasMode};
 use tombolo_placement::sites::{self as engine, Decision};
 
 use crate::convert;
@@ -62,6 +62,9 @@ struct Inputs {
     uid: String,
     placement: PlacementSpec,
     topology: u64,
+    /// Pods that sites could not schedule for long, and sites that get no more for it.
+    stuck: Vec<(String, usize)>,
+    shunned: Vec<String>,
 }
 
 /// The decision for a root; an earlier one stands while nothing that it was made from has changed.
@@ -71,6 +74,8 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         uid: text(root, "/metadata/uid").to_owned(),
         placement: placement.spec.clone(),
         topology: index.topology,
+        stuck: stuck(index, key, now),
+        shunned: index.shunned(key).cloned().collect(),
     };
     if let Some(earlier) = index.decided.get(key).filter(|d| d.inputs == inputs && !d.unsettled) {
         return earlier.clone();
@@ -80,15 +85,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
     let following =
         index.decided.get(key).is_some_and(|d| d.following || d.inputs.placement != placement.spec);
     let decision = ask(index, key, root, &placement.spec, nature, following, now);
-    let mut sites: BTreeMap<String, Share> = BTreeMap::new();
-    for place in decision.sites.iter().filter(|p| p.chosen) {
-        let share = sites.entry(place.site.clone()).or_default();
-        let replicas = i64::from(place.replicas);
-        if nature == Nature::Replicated {
-            *share.replicas.get_or_insert(0) += replicas;
-        }
-        share.parts.push((place.part.clone(), replicas));
-    }
+    let sites = shares(&decision, &placement.spec, nature);
     let silent = sites_silent(index, now);
     let waits = decision.unplaced > 0 || decision.waiting > 0 || overflowed(&decision);
     Arc::new(Decided {
@@ -102,6 +99,35 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         sites,
         inputs,
     })
+}
+
+fn stuck(index: &Index, key: &Key, now: i64) -> Vec<(String, usize)> {
+    let all = index.works_of(key).map(|(site, work)| (site.clone(), index.stuck(site, work, now)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
+
+/// What each site gets. A hub below has several places: replicas that are divided over them add up, of copies each place has
+/// as many.
+fn shares(decision: &Decision, spec: &PlacementSpec, nature: Nature) -> BTreeMap<String, Share> {
+    let duplicate = spec.replicas.mode == ReplicasMode::Duplicate;
+    let mut chosen: Vec<&engine::Explanation> = decision.sites.iter().filter(|p| p.chosen).collect();
+    // The engine counts a hub as one site; what it has several places for are as many copies.
+    if let Some(most) = spec.replicas.copies.filter(|_| duplicate).and_then(|c| usize::try_from(c).ok()) {
+        chosen.sort_by_key(|place| (std::cmp::Reverse((place.before > 0, place.score)), &place.site));
+        chosen.truncate(most.max(1));
+    }
+    let mut sites: BTreeMap<String, Share> = BTreeMap::new();
+    for place in chosen {
+        let share = sites.entry(place.site.clone()).or_default();
+        let replicas = i64::from(place.replicas);
+        if nature == Nature::Replicated {
+            let so_far = share.replicas.get_or_insert(0);
+            *so_far = if duplicate { replicas.max(*so_far) } else { *so_far + replicas };
+        }
+        share.parts.push((place.part.clone(), replicas));
+    }
+    sites.values_mut().for_each(|share| share.parts.sort());
+    sites
 }
 
 /// The decision with every site's reason, made without regard to an earlier one.
@@ -137,6 +163,7 @@ fn ask(
         crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
     let none = Vec::new();
+    let shunned: BTreeSet<&String> = index.shunned(key).collect();
     let sites: Vec<engine::SiteView> = index
         .sites
         .iter()
@@ -152,6 +179,10 @@ fn ask(
                     part.capacity = engine::Capacity::Unknown;
                 });
             }
+            // It keeps what it has, and has room for no more.
+            if shunned.contains(name) {
+                view.parts.iter_mut().for_each(|part| part.capacity = engine::Capacity::Nodes(Vec::new()));
+            }
             view.excluded = state
                 .site
                 .spec
@@ -159,6 +190,9 @@ fn ask(
                 .iter()
                 .find(came_from)
                 .map(|hub| format!("the object came through hub {hub}"));
+            if shunned.contains(name) && !index.works_of(key).any(|(site, _)| site == name) {
+                view.excluded = Some("it could not schedule this lately, whatever its free room says".into());
+            }
             view
         })
         .collect();
@@ -173,7 +207,8 @@ pub fn wait(index: &Index, key: &Key, root: &Value, spec: &PlacementSpec, now: i
     if spec.failover.at_most_once {
         // Nothing starts elsewhere before the lost site has certainly stopped it.
         let template = crate::object::template_pointer(&key.kind).and_then(|pointer| root.pointer(pointer));
-        wait = wait.max(lease_terms(template.unwrap_or(&Value::Null), spec).seconds + FENCE_MARGIN);
+        let terms = lease_terms(template.unwrap_or(&Value::Null), spec);
+        wait = wait.max(terms.seconds + FENCE_MARGIN + index.unheard);
     }
     if now < index.nobody_lost_before {
         wait = wait.max(index.nobody_lost_before - index.since.steady);
@@ -199,7 +234,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
     for (site, work) in index.works_of(key) {
         let silent = index.silent(site, now).is_some();
         let left = work.has_left() && silent;
-        if work.root.uid != uid || work.tombstone.is_some() || left {
+        if work.root.uid != uid || work.tombstone.is_some() || left || index.leaves_all_behind(site) {
             leaving |= work.tombstone.is_some() || left;
             continue;
         }
@@ -208,9 +243,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
             _ => i64::from(work.has_object()),
         };
         let counted = index.counted(site, key, now);
-        let stuck =
-            work.status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count()
-                as i64;
+        let stuck = index.stuck(site, work, now) as i64;
         let assigned = if nature == Nature::Replicated { work.replicas.unwrap_or(replicas) } else { 1 };
         // What a lost site has goes elsewhere; what is not up there will not be.
         leaving |= silent;

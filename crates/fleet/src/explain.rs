@@ -14,7 +14,7 @@ use tombolo_placement::sites::{Decision, Explanation};
 use crate::choose::{Choice, choose};
 use crate::clock::Moment;
 use crate::decide::decision;
-use crate::index::Index;
+use crate::index::{Index, STUCK};
 use crate::object::Key;
 use crate::watches::as_json;
 
@@ -141,6 +141,8 @@ pub async fn explain(
         }
     }
     index.put_object(key.clone(), Arc::new(root.clone()));
+    // Since when is not known here.
+    index.note_stuck(&key, now.steady - STUCK);
     Ok(match choose(&key, &root, &index.placements) {
         Choice::Nowhere => {
             Explained::NotPlaced(format!("{key} is not placed: nothing selects it, or it says so itself"))

@@ -28,6 +28,11 @@ use crate::object::{Key, Object, is_workload, text};
 use crate::references;
 use crate::rooms::Rooms;
 
+/// Seconds after which pods that a site cannot schedule belong elsewhere: they may only wait for others to end.
+pub const STUCK: i64 = 10;
+/// Seconds for which a site then gets no more of them.
+const SHUN: i64 = 600;
+
 /// Site and name of a Work.
 pub type WorkId = (String, String);
 
@@ -59,6 +64,8 @@ pub struct Index {
     pub nothing_once_before: i64,
     /// Until then no replica moves because its site is silent: the hub did not listen.
     pub nobody_lost_before: i64,
+    /// Seconds for which another replica may hear a site without having written so.
+    pub unheard: i64,
     pub objects: HashMap<Key, Object>,
     services: HashMap<String, BTreeSet<Key>>,
     pub placements: BTreeMap<(String, String), Placement>,
@@ -92,6 +99,10 @@ pub struct Index {
     pub unsettled: HashMap<Key, i64>,
     /// Objects of which a warning was told that their status has no room for: uid, and what was told.
     pub warned: HashMap<Key, (String, String)>,
+    /// Since when a site cannot schedule pods of a Work.
+    stuck: HashMap<WorkId, i64>,
+    /// Until when a root gets no more replicas at a site that could not schedule them.
+    shunned: HashMap<Key, BTreeMap<String, i64>>,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
@@ -272,6 +283,7 @@ impl Index {
 
     pub fn drop_work(&mut self, id: &WorkId) {
         let Some(root) = self.root_of.remove(id) else { return };
+        self.stuck.remove(id);
         if let Some(rooms) = self.rooms.get_mut(&id.0) {
             rooms.forget(&root);
         }
@@ -426,6 +438,66 @@ impl Index {
                 rooms.date(now.steady);
             }
         }
+    }
+
+    /// Is the site being removed, and keeps what it runs?
+    pub fn leaves_all_behind(&self, name: &str) -> bool {
+        self.sites.get(name).is_some_and(|state| {
+            let asked = state.site.annotations().get(names::ON_REMOVE_ANNOTATION);
+            state.site.metadata.deletion_timestamp.is_some() && asked.is_some_and(|what| what == "keep")
+        })
+    }
+
+    /// When all that may run at most once has stopped at a site that is heard no more; `None` where there is nothing such.
+    pub fn fenced_at(&self, name: &str) -> Option<i64> {
+        let heard = self.sites.get(name)?.heard.steady.max(self.since.steady);
+        let works = self.works.values().flatten().filter(|((site, _), _)| site == name);
+        let may_run = works.filter(|(_, work)| !work.is_removed()).filter_map(|(_, work)| {
+            // Whoever removes a site that runs something without end knows better than we whether it does.
+            work.lease.as_ref().map(|lease| work.stops_after().unwrap_or(lease.seconds))
+        });
+        may_run.max().map(|seconds| heard + seconds + crate::plan::FENCED + self.unheard)
+    }
+
+    /// Notes what sites cannot schedule of a root, and since when. What was stuck for long gets no more there for a while: the
+    /// site's numbers say that it fits, and the site knows better.
+    pub fn note_stuck(&mut self, key: &Key, now: i64) {
+        let works: Vec<(WorkId, usize)> = (self.works.get(key).into_iter().flatten())
+            .map(|(id, work)| (id.clone(), work.unschedulable()))
+            .collect();
+        for (id, count) in works {
+            if count == 0 {
+                self.stuck.remove(&id);
+                continue;
+            }
+            let since = *self.stuck.entry(id.clone()).or_insert(now);
+            if now - since >= STUCK {
+                self.shunned.entry(key.clone()).or_default().insert(id.0, now + SHUN);
+            }
+        }
+        if let Some(shunned) = self.shunned.get_mut(key) {
+            shunned.retain(|_, until| *until > now);
+            if shunned.is_empty() {
+                self.shunned.remove(key);
+            }
+        }
+    }
+
+    /// How many pods of a Work its site could not schedule for so long that they belong elsewhere.
+    pub fn stuck(&self, site: &str, work: &Kept, now: i64) -> usize {
+        let since = self.stuck.get(&(site.to_owned(), work.name.clone()));
+        since.filter(|since| now - **since >= STUCK).map_or(0, |_| work.unschedulable())
+    }
+
+    /// Sites that get no more replicas of a root for now.
+    pub fn shunned(&self, key: &Key) -> impl Iterator<Item = &String> {
+        self.shunned.get(key).into_iter().flatten().map(|(site, _)| site)
+    }
+
+    /// When pods of a root that cannot be scheduled will have waited long enough.
+    pub fn stuck_at(&self, key: &Key) -> Option<i64> {
+        let works = self.works.get(key).into_iter().flatten();
+        works.filter_map(|(id, _)| self.stuck.get(id)).map(|since| since + STUCK).min()
     }
 
     /// Seconds of silence, if the site counts as lost. `now` on the steady clock.

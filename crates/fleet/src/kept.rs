@@ -102,6 +102,40 @@ impl Kept {
         self.status.conditions.iter().find(|c| c.r#type == kind)
     }
 
+    /// Has the site done what this version of it says?
+    pub fn acted(&self) -> bool {
+        self.status.observed_generation >= self.generation
+    }
+
+    /// Has the site taken all of it away?
+    pub fn is_removed(&self) -> bool {
+        self.acted() && self.condition("Removed").is_some_and(|c| c.status == "True")
+    }
+
+    /// Seconds of silence after which what may run at most once has stopped, by the longest terms that the site may know.
+    /// `None`: never.
+    pub fn stops_after(&self) -> Option<i64> {
+        let lease = self.lease.as_ref()?;
+        match lease.before_seconds.filter(|_| !self.acted()) {
+            Some(before) => (before >= 0).then(|| before.max(lease.seconds)),
+            None => Some(lease.seconds),
+        }
+    }
+
+    /// A new version says which terms the site may still know. Without it a hub that shortens a lease, and is then cut off
+    /// from the site, would count on terms that the site never heard of.
+    pub fn pass_terms_on(&self, spec: &mut WorkSpec) {
+        if let Some(lease) = &mut spec.lease {
+            let known = self.stops_after();
+            lease.before_seconds = known.map_or(Some(-1), |known| (known > lease.seconds).then_some(known));
+        }
+    }
+
+    /// How many of its pods the site cannot schedule.
+    pub fn unschedulable(&self) -> usize {
+        self.status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count()
+    }
+
     /// Has the site refused it ever since? What it says of an object of that name is then of another one.
     pub fn never_applied(&self) -> bool {
         let refused = self.condition("Applied").is_some_and(|c| c.status == "False");

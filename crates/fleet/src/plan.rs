@@ -123,6 +123,7 @@ pub const FENCED: i64 = 5;
 
 pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     let mut plan = Plan::default();
+    index.note_stuck(key, now);
     let root = index.objects.get(key).cloned().filter(|r| text(r, "/metadata/deletionTimestamp").is_empty());
     let works: Vec<(String, Arc<Kept>)> = index.works_of(key).map(|(s, w)| (s.clone(), w.clone())).collect();
     settle_tombstones(index, &works, &mut plan);
@@ -186,8 +187,7 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
 fn settle_tombstones(index: &Index, works: &[(String, Arc<Kept>)], plan: &mut Plan) {
     for (site, work) in works {
         let Some(tombstone) = &work.tombstone else { continue };
-        let done = work.condition("Removed").is_some_and(|c| c.status == "True")
-            && work.status.observed_generation >= work.generation;
+        let done = work.is_removed();
         let void = tombstone.epoch < index.hub.epoch && index.restored;
         if done || void || !index.sites.contains_key(site) {
             let (name, uid) = (work.name.clone(), work.uid.clone());
@@ -214,6 +214,7 @@ fn entomb(index: &Index, site: &str, work: &Kept, reason: &str, keep: bool) -> A
         keep,
     });
     spec.hub.epoch = index.hub.epoch;
+    work.pass_terms_on(&mut spec);
     update(site, work, spec, Vec::new())
 }
 
@@ -255,7 +256,7 @@ fn propagate(
                 plan.actions.push(Action::NoteLeft { site: site.clone(), name, left });
                 plan.moved = true;
             }
-        } else if !stays && work.tombstone.is_none() {
+        } else if !stays && work.tombstone.is_none() && !index.leaves_all_behind(site) {
             let reason =
                 if current(work) { "placed elsewhere" } else { "replaced by a new object of the same name" };
             plan.actions.push(entomb(index, site, work, reason, false));
@@ -298,13 +299,16 @@ fn propagate(
             first_ordinal: ordinals.get(site).copied().unwrap_or(0),
             parts: &part_shares(share, &state.site),
         };
-        let spec = match render(root, &needs, placement, &target, &hub) {
+        let mut spec = match render(root, &needs, placement, &target, &hub) {
             Ok(spec) => spec,
             Err(error) => {
                 *placed = Err(("CannotRender", format!("for site {site}: {error}")));
                 continue;
             }
         };
+        if let Some(work) = existing {
+            work.pass_terms_on(&mut spec);
+        }
         let parts = parts_of(share);
         if let Some(work) = existing.filter(|w| w.has_left() && index.silent(site, now).is_none()) {
             let name = work.name.clone();
@@ -356,8 +360,7 @@ fn parts_of(share: &Share) -> Vec<(String, i64)> {
 /// Could more run at `site` than the decision leaves it? Only what a site was told, and did, is certain; or that its
 /// lease ran out after it was told.
 fn may_still_run(index: &Index, site: &str, work: &Kept, decided: &Decided, now: i64) -> bool {
-    let acted = work.status.observed_generation >= work.generation;
-    if acted && work.condition("Removed").is_some_and(|c| c.status == "True") {
+    if work.is_removed() {
         return false;
     }
     let share = decided.sites.get(site);
@@ -366,14 +369,14 @@ fn may_still_run(index: &Index, site: &str, work: &Kept, decided: &Decided, now:
     if told > allowed {
         return true;
     }
-    let fenced = work.lease.as_ref().is_some_and(|lease| {
-        index.silent(site, now).is_some_and(|s| i64::try_from(s).unwrap_or(i64::MAX) > lease.seconds + FENCED)
-    });
+    let stopped = work.stops_after().map(|seconds| seconds + FENCED + index.unheard);
+    let silence = index.silent(site, now).map(|s| i64::try_from(s).unwrap_or(i64::MAX));
+    let fenced = stopped.zip(silence).is_some_and(|(stopped, silence)| silence > stopped);
     let running =
         work.status.pods.values().filter(|p| !matches!(p.phase.as_str(), "Succeeded" | "Failed")).count();
     let counted = share.is_some_and(|s| s.replicas.is_some());
     let too_many = counted && i64::try_from(running).unwrap_or(i64::MAX) > allowed;
-    !fenced && (work.tombstone.is_some() || !acted || too_many)
+    !fenced && (work.tombstone.is_some() || !work.acted() || too_many)
 }
 
 /// First ordinals of a divided StatefulSet: what a site has it keeps, so that no pod changes its name.
@@ -388,10 +391,17 @@ fn ordinals(
     let above = annotation(root, crate::render::PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).count();
     let block = 1000 / 10_i64.pow(u32::try_from(above.min(3)).unwrap_or(3));
     let mut starts: BTreeMap<String, i64> = BTreeMap::new();
-    for (site, work) in works.iter().filter(|(s, w)| decided.sites.contains_key(s) && w.name == name) {
-        starts.insert(site.clone(), number(&work.spec().object, "/spec/ordinals/start"));
+    let mut used: BTreeSet<i64> = BTreeSet::new();
+    let mut held: Vec<_> =
+        works.iter().filter(|(s, w)| decided.sites.contains_key(s) && w.name == name).collect();
+    // Who took over from a lost site has its numbers; where that site is wanted again, it gets others.
+    held.sort_by_key(|(_, work)| work.has_left());
+    for (site, work) in held {
+        let start = number(&work.spec().object, "/spec/ordinals/start");
+        if used.insert(start) {
+            starts.insert(site.clone(), start);
+        }
     }
-    let used: BTreeSet<i64> = starts.values().copied().collect();
     let mut free = (0..).map(|n| from + n * block).filter(|start| !used.contains(start));
     for site in decided.sites.keys() {
         if !starts.contains_key(site) {

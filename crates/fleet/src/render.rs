@@ -163,7 +163,7 @@ fn at_most_once(object: &mut Value, kind: &str, placement: &PlacementSpec, hub: 
 pub fn lease_terms(template: &Value, placement: &PlacementSpec) -> LeaseTerms {
     let stop = template.pointer("/spec/terminationGracePeriodSeconds").and_then(Value::as_i64).unwrap_or(30);
     let wished = placement.failover.lease_seconds.unwrap_or(LEASE_SECONDS);
-    LeaseTerms { seconds: wished.max(stop.max(0) + LEAST_RUN), stop_seconds: stop }
+    LeaseTerms { seconds: wished.max(stop.max(0) + LEAST_RUN), stop_seconds: stop, before_seconds: None }
 }
 
 /// Names and labels of sites mean something only at the hub that knows them; all else is decided at the site itself,

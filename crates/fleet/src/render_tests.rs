@@ -149,7 +149,7 @@ fn an_at_most_once_pod_carries_its_deadline() {
     placement.failover.at_most_once = true;
     let work =
         render(&root("Deployment"), &[], &placement, &target(&spec, &labels, 1), &hub()).expect("fits");
-    assert_eq!(work.lease, Some(LeaseTerms { seconds: 40, stop_seconds: 30 }));
+    assert_eq!(work.lease, Some(LeaseTerms { seconds: 40, stop_seconds: 30, before_seconds: None }));
     assert_eq!(
         work.object.pointer("/spec/template/metadata/annotations/tombolo.dev~1at-most-once-seconds"),
         Some(&json!("40"))

@@ -39,6 +39,10 @@ const CROWD: usize = 8;
 const FAREWELL: i64 = 60;
 /// Seconds between two looks at what Placements say about themselves.
 const STANDING: i64 = 3;
+/// A replica that could not write for so long that it hears a site lets go of it: the others count it as silent by then.
+const MUTE: Duration = Duration::from_secs(5);
+/// All leases that are due are written within this time, or tried again.
+const WRITING: Duration = Duration::from_secs(3);
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// Sites that are brought up to date at once.
@@ -131,6 +135,10 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken, quiet: Option<Q
         if quiet.doors {
             index.nobody_lost_before = index.nothing_once_before + lease.max(restored::RETURN);
         }
+    }
+    if config.elect {
+        let most = lease_pause(config.lease) * 9 / 8 + MUTE + WRITING;
+        index.unheard = i64::try_from(most.as_secs()).unwrap_or(lease) + 1;
     }
     let known = Known::new(index);
     spawn(&term, refit(config.clone()));
@@ -398,7 +406,7 @@ async fn look(
         }
         index.mark_due(time);
         // Only sites that show something else than before are looked at closer.
-        let mut sites: Vec<(Site, Option<String>, usize)> = Vec::new();
+        let mut sites: Vec<(Site, Option<String>, usize, bool)> = Vec::new();
         for (name, state) in &index.sites {
             let since = index.silent_since(name, time);
             let leaving = state.site.metadata.deletion_timestamp.is_some();
@@ -407,7 +415,8 @@ async fn look(
             let mut prints = shown.prints.lock();
             if leaving || prints.get(name) != Some(&print) {
                 prints.insert(name.clone(), print);
-                sites.push((state.site.clone(), since, index.works_at(name)));
+                let fenced = !leaving || index.fenced_at(name).is_none_or(|at| at <= time);
+                sites.push((state.site.clone(), since, index.works_at(name), fenced));
             }
         }
         (sites, index.hub.clone(), index.orphaned_mirrors())
@@ -418,7 +427,7 @@ async fn look(
             // One after the other, so that what is older is never written last.
             let _turn = shown.turn.lock().await;
             let (tied, hub) = (Arc::new(tied), Arc::new(hub));
-            let shows = sites.into_iter().map(|(site, silent, works)| {
+            let shows = sites.into_iter().map(|(site, silent, works, fenced)| {
                 let (config, shown, tied, hub) = (config.clone(), shown.clone(), tied.clone(), hub.clone());
                 async move {
                     let name = site.name_any();
@@ -428,10 +437,11 @@ async fn look(
                         let patience = moment.wall - since.0.as_second() > FAREWELL;
                         // A site may be tied to another replica; its Lease says whether it is heard.
                         let away = silent.is_some() || (!config.elect && !tied.contains_key(&name));
-                        if works == 0 || away || keep || patience {
-                            sites::remove(&config, &site, hub.epoch, &hub.id).await
-                        } else {
-                            Ok(())
+                        match works == 0 || away || keep || patience {
+                            true if fenced => sites::remove(&config, &site, hub.epoch, &hub.id).await,
+                            // Its Works say where something may still run, until it cannot any more.
+                            true => sites::expel(&config, &site, hub.epoch, &hub.id).await,
+                            false => Ok(()),
                         }
                     } else {
                         if let Some(asked) = site.annotations().get(names::IMPORT_ANNOTATION) {
@@ -536,10 +546,15 @@ async fn announce(config: Arc<FleetConfig>) {
     }
 }
 
+/// Between two writes of a site's lease.
+fn lease_pause(lease: Duration) -> Duration {
+    (lease / 3).max(Duration::from_millis(500))
+}
+
 /// Every replica writes the leases of the sites that are tied to it: of new ties soon, of the others in turn.
 async fn renew_leases(config: Arc<FleetConfig>) {
     let seconds = i64::try_from(config.lease.as_secs()).unwrap_or(40);
-    let pause = (config.lease / 3).max(Duration::from_millis(500));
+    let pause = lease_pause(config.lease);
     let mut ties = config.tunnels.changes();
     // When the lease of a tie was last written.
     let mut written: HashMap<String, (Instant, Instant)> = HashMap::new();
@@ -547,19 +562,33 @@ async fn renew_leases(config: Arc<FleetConfig>) {
         let tied = config.tunnels.tied();
         let now = Instant::now();
         written.retain(|site, (since, _)| tied.iter().any(|t| t.site == *site && t.since == *since));
-        let due =
-            tied.into_iter().filter(|tie| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause));
-        let renewals = due.map(|tie| {
+        let is_due =
+            |tie: &crate::tunnels::Tied| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause);
+        let due: Vec<_> = tied.into_iter().filter(is_due).collect();
+        let renewals = due.into_iter().map(|tie| {
             let config = config.clone();
             async move {
                 let done = sites::renew(&config, &tie, seconds).await;
                 (tie, done)
             }
         });
-        for (tie, done) in futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<_>>().await {
+        let mut renewals = futures::stream::iter(renewals).buffer_unordered(32);
+        while let Ok(Some((tie, done))) =
+            tokio::time::timeout_at((now + WRITING).into(), renewals.next()).await
+        {
             match done {
                 Ok(()) => drop(written.insert(tie.site, (tie.since, now))),
                 Err(error) => tracing::debug!(site = tie.site, %error, "a lease was not renewed"),
+            }
+        }
+        if config.elect {
+            let unwritten = |tie: &crate::tunnels::Tied| {
+                let last = written.get(&tie.site).filter(|(since, _)| *since == tie.since);
+                last.map_or(tie.since, |(_, at)| *at).elapsed() > pause + MUTE
+            };
+            for tie in config.tunnels.tied().into_iter().filter(unwritten) {
+                tracing::warn!(site = tie.site, "this replica cannot write that it hears the site");
+                config.tunnels.cut(&tie.site, "this replica of the hub has lost its store");
             }
         }
         // Leases fall due one by one after their ties were made; looking often enough keeps them all fresh.

@@ -213,10 +213,11 @@ pub async fn replica_of(client: &Client, site: &str) -> Result<Option<String>, E
     Ok(api.get_opt(names::SITE_LEASE).await?.and_then(|l| l.spec?.holder_identity))
 }
 
-/// The end of a site at the hub. Needs nothing from the site.
-pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &str) -> Result<(), Error> {
+/// Takes a site's rights and its tunnel, for good. What it was given stays on record.
+pub async fn expel(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &str) -> Result<(), Error> {
     let name = site.name_any();
     let client = &config.client;
+    let when = site.metadata.deletion_timestamp.as_ref().map(|time| crate::time_text(time.0.as_second()));
     if let Some(identity) = site.annotations().get(names::IDENTITY_ANNOTATION) {
         let keep = site.annotations().get(names::ON_REMOVE_ANNOTATION).is_some_and(|v| v == "keep");
         let removal = Removal {
@@ -225,7 +226,7 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
             delete: !keep,
             message: format!(
                 "site {name} was removed from this hub at {}; to come back, join with a new token",
-                crate::now_text()
+                when.unwrap_or_else(crate::now_text)
             ),
         };
         let text = serde_json::to_string(&removal).map_err(Error::SerdeError)?;
@@ -234,15 +235,24 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
     }
     let own = format!("tombolo:site:{name}");
     let delete = DeleteParams::default();
-    let gone = |result: Result<(), Error>| match result {
-        Err(Error::Api(status)) if status.code == 404 => Ok(()),
-        other => other,
-    };
-    // Rights first: the namespace may take its time, or nobody may be there to finish its deletion.
     let bindings: Api<RoleBinding> = Api::namespaced(client.clone(), &names::site_namespace(&name));
     gone(bindings.delete("tombolo:site", &delete).await.map(drop))?;
     gone(Api::<ClusterRoleBinding>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
-    gone(Api::<ClusterRole>::all(client.clone()).delete(&own, &delete).await.map(drop))?;
+    gone(Api::<ClusterRole>::all(client.clone()).delete(&own, &delete).await.map(drop))
+}
+
+fn gone(result: Result<(), Error>) -> Result<(), Error> {
+    match result {
+        Err(Error::Api(status)) if status.code == 404 => Ok(()),
+        other => other,
+    }
+}
+
+/// The end of a site at the hub. Needs nothing from the site.
+pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &str) -> Result<(), Error> {
+    // Rights first: the namespace may take its time, or nobody may be there to finish its deletion.
+    expel(config, site, epoch, hub).await?;
+    let (name, client, delete) = (site.name_any(), &config.client, DeleteParams::default());
     // Works go one by one as well: where no namespace controller runs, nobody else would delete them.
     let works: Api<tombolo_api::Work> = Api::namespaced(client.clone(), &names::site_namespace(&name));
     gone(works.delete_collection(&delete, &Default::default()).await.map(drop))?;

@@ -319,6 +319,12 @@ impl TunnelHub {
         for connection in gone {
             connection.close("this hub no longer knows the site");
         }
+        // One that was removed at another replica may still be on record here.
+        for (site, removal) in
+            admission.sites.iter().filter_map(|(site, id)| Some((site, admission.removed.get(id)?)))
+        {
+            self.cut(site, &serde_json::to_string(removal).unwrap_or_else(|_| removal.message.clone()));
+        }
         // A changed identity revokes the certificates that carry the old one.
         let before = before.unwrap_or_default();
         let changed = before

@@ -12,7 +12,7 @@ use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Client, ResourceExt};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
-use tombolo_api::{Site, Work};
+use tombolo_api::{Site, Work, names};
 use tombolo_fleet::object::Key;
 
 fn deployment(name: &str, replicas: i64, config: Option<&str>) -> Deployment {
@@ -301,6 +301,24 @@ async fn a_workload_goes_through_its_whole_life() {
         (works == 0 && pods == 0).then_some(())
     })
     .await;
+    removed_and_kept(&hub, &site).await;
+}
+
+/// A site that is removed and keeps what it runs.
+async fn removed_and_kept(hub: &Client, site: &Client) {
+    deployments(hub).create(&PostParams::default(), &deployment("stays", 2, None)).await.expect("created");
+    available(hub, "stays", 2).await;
+    let before = pod_uids(site).await;
+    let sites: Api<Site> = Api::all(hub.clone());
+    let keep = Patch::Merge(json!({"metadata": {"annotations": {names::ON_REMOVE_ANNOTATION: "keep"}}}));
+    sites.patch("alpha", &PatchParams::default(), &keep).await.expect("annotated");
+    sites.delete("alpha", &DeleteParams::default()).await.expect("deleted");
+    eventually("the site is gone", 30, || async {
+        sites.get_opt("alpha").await.ok()?.is_none().then_some(())
+    })
+    .await;
+    assert!(deployments(site).get("stays").await.is_ok());
+    assert_eq!(pod_uids(site).await, before);
 }
 
 /// What the hub made runs on as it is when it is given back or forgotten, and when it is taken in again.

@@ -183,3 +183,39 @@ fn a_new_leader_takes_nobody_for_lost_before_a_whole_lease_of_its_own() {
         assert_eq!(shares(&index), BTreeMap::from([(at_site.into(), 4)]), "{later} s later");
     }
 }
+
+#[test]
+fn a_site_that_returns_beside_the_one_that_took_over_numbers_its_pods_anew() {
+    let sts = Key::new("apps/v1", "StatefulSet", "shop", "db");
+    let root: Object = Arc::new(json!({"apiVersion": "apps/v1", "kind": "StatefulSet",
+        "metadata": {"name": "db", "namespace": "shop", "uid": "u2", "generation": 1, "resourceVersion": "1"},
+        "spec": {"replicas": 2, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}}));
+    let mut index = fleet(&["a", "b"], PlacementSpec::default());
+    index.put_object(sts.clone(), root);
+    let first = plan(&mut index, &sts, NOW, "now");
+    let spec = |action: &Action| match action {
+        Action::CreateWork { name, spec, .. } => Some((name.clone(), spec.clone())),
+        _ => None,
+    };
+    let (name, spec) = first.actions.iter().find_map(spec).expect("a Work");
+    // Both have the numbers from 0: b took over while a was lost, and a is wanted again.
+    for (site, left) in [("a", true), ("b", false)] {
+        let mut work = Work::new(&name, (*spec).clone());
+        work.spec.object["spec"]["ordinals"] = json!({"start": 0});
+        work.metadata.namespace = Some(names::site_namespace(site));
+        work.metadata.uid = Some(site.into());
+        work.metadata.annotations = left.then(|| [(names::LEFT_ANNOTATION.into(), "then".into())].into());
+        index.put_work(written(work));
+    }
+    let start = |site: &str, actions: &[Action]| {
+        actions.iter().find_map(|action| match action {
+            Action::UpdateWork { site: to, spec, .. } if to == site => {
+                spec.object.pointer("/spec/ordinals/start").and_then(Value::as_i64)
+            }
+            _ => None,
+        })
+    };
+    let then = plan(&mut index, &sts, NOW, "now").actions;
+    assert_eq!(start("a", &then), Some(1000), "{then:?}");
+    assert_eq!(start("b", &then).unwrap_or(0), 0, "its pods keep their names");
+}

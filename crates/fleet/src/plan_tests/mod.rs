@@ -1,5 +1,7 @@
 //! A fleet on paper: sites that do what their Works say, and no time but what a test gives.
 
+mod below;
+mod leaving;
 mod lost;
 mod once;
 mod room;

@@ -128,3 +128,76 @@ fn a_site_that_speaks_up_while_its_work_is_buried_is_not_taken_for_silent() {
     }
     assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
 }
+
+fn placed(index: &mut Index, spec: PlacementSpec) {
+    let mut placement = Placement::new("default", spec);
+    placement.metadata.namespace = Some(names::SYSTEM_NAMESPACE.into());
+    index.put_placement(placement);
+}
+
+fn once_at_a(lease_seconds: Option<i64>) -> PlacementSpec {
+    let mut spec = prefer_a();
+    spec.failover.at_most_once = lease_seconds.is_some();
+    spec.failover.lease_seconds = lease_seconds;
+    spec
+}
+
+/// One replica at a, by these terms; other terms are wished for, of which a hears nothing any more.
+fn lost_before_it_heard_of(terms: Option<i64>, other: Option<i64>) -> Index {
+    let mut index = fleet(&["a", "b"], once_at_a(terms));
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    placed(&mut index, once_at_a(other));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1)]));
+    index
+}
+
+fn runs_at_b(index: &mut Index, later: i64) -> bool {
+    index.heard("b", 0, at(NOW + later));
+    for _ in 0..3 {
+        step(index, NOW + later);
+    }
+    shares(index).contains_key("b")
+}
+
+#[test]
+fn a_lease_that_a_lost_site_never_heard_of_counts_for_nothing() {
+    let mut index = lost_before_it_heard_of(Some(300), Some(50));
+    for later in [66, 100, 305] {
+        assert!(!runs_at_b(&mut index, later), "{later} s are too early: a may run it for 300");
+    }
+    assert!(runs_at_b(&mut index, 306));
+    let mut heard = lost_before_it_heard_of(Some(300), Some(50));
+    all_run(&mut heard);
+    assert!(!runs_at_b(&mut heard, 64));
+    assert!(runs_at_b(&mut heard, 66), "a knew the shorter one");
+}
+
+#[test]
+fn a_site_that_never_heard_of_any_lease_may_run_the_workload_for_ever() {
+    let mut index = lost_before_it_heard_of(None, Some(50));
+    for later in [66, 1000, 100_000] {
+        assert!(!runs_at_b(&mut index, later));
+    }
+    removed(&mut index, "a");
+    assert!(runs_at_b(&mut index, 100_001));
+}
+
+#[test]
+fn another_replica_may_hear_a_site_for_a_while_without_having_said_so() {
+    let mut index = lost_with_at_most_once();
+    index.unheard = 24;
+    assert!(!runs_at_b(&mut index, 60) && !runs_at_b(&mut index, 78));
+    assert!(runs_at_b(&mut index, 79));
+}
+
+#[test]
+fn a_removed_site_is_gone_only_when_nothing_can_run_there_any_more() {
+    let mut index = lost_with_at_most_once();
+    assert_eq!(index.fenced_at("a"), Some(NOW + 45), "40 s of lease, and 5 more");
+    assert_eq!(index.fenced_at("b"), None);
+    removed(&mut index, "a");
+    assert_eq!(index.fenced_at("a"), None);
+}

@@ -138,3 +138,52 @@ fn what_has_no_pods_needs_no_node_and_a_daemon_set_comes_with_the_first_one() {
     index.put_site(site("a", "8"), at(NOW));
     assert!(sent(&mut index, kinds[2]), "the site has a node now");
 }
+
+/// So many of the pods at `site` cannot be scheduled there.
+fn stuck(index: &mut Index, site: &str, count: usize) {
+    let mut work = index.works_of(&key()).find(|(s, _)| *s == site).map(whole).expect("a Work");
+    let status = work.status.get_or_insert_default();
+    for (n, pod) in status.pods.values_mut().enumerate() {
+        let fits = n >= count;
+        (pod.node, pod.ready) = (if fits { "n".into() } else { String::new() }, fits);
+        pod.reason = if fits { String::new() } else { "Unschedulable".into() };
+    }
+    index.put_work(written(work));
+}
+
+#[test]
+fn what_a_site_cannot_schedule_overflows_and_does_not_come_back_at_once() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.since = at(NOW);
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    step(&mut index, NOW);
+    // Its numbers say that all fit. A node is gone, or another selector is in the way: the site knows better.
+    stuck(&mut index, "a", 2);
+    for later in [100, 105] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]), "they may only wait for others to end");
+    }
+    assert_eq!(index.unsettled.get(&key()), Some(&(NOW + 110)), "nobody else would say when to look again");
+    all_heard(&mut index, NOW + 110);
+    step(&mut index, NOW + 110);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1), ("b".into(), 2)]));
+    all_run(&mut index);
+    for later in [111, 200, 500] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+        assert_eq!(
+            shares(&index),
+            BTreeMap::from([("a".into(), 1), ("b".into(), 2)]),
+            "{later}: no flapping"
+        );
+    }
+    all_heard(&mut index, NOW + 711);
+    for _ in 0..3 {
+        step(&mut index, NOW + 711);
+        all_run(&mut index);
+    }
+    assert_eq!(shares(&index)["a"], 3, "it is tried again in the end");
+}
