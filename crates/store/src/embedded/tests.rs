@@ -2,16 +2,19 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::join_all;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use super::disk::Disk;
+use super::disk::{BeforeSync, Disk, Faults};
 use super::frame::SEGMENT_HEADER;
 use super::log::Sizes;
 use super::{EmbeddedOptions, EmbeddedStore, folder, restore};
@@ -113,6 +116,62 @@ async fn a_crash_loses_no_durable_write_and_revisions_do_not_go_back() {
     assert_eq!(values, ["durable", "old"]);
     assert!(after.revision().await.unwrap() >= last, "the lost revisions were seen by someone");
     assert!(put(&after, "/b", "x", Durable).await > last);
+}
+
+/// The folder as a power cut would leave it: of each file only what was synced.
+fn power_cut(folder: &Path, synced: &HashMap<u64, u64>) -> TempDir {
+    let copy = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let (metadata, target) = (entry.metadata().unwrap(), copy.path().join(entry.file_name()));
+        fs::copy(entry.path(), &target).unwrap();
+        if let Some(length) = synced.get(&metadata.ino()) {
+            fs::OpenOptions::new().write(true).open(&target).unwrap().set_len(*length).unwrap();
+        }
+    }
+    copy
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_power_cut_at_any_moment_loses_no_acknowledged_write() {
+    const CUTS: usize = 60;
+    let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    // Small enough to be cleaned meanwhile: what is moved must be safe before it is gone where it was.
+    let sizes = Sizes { segment: 8 << 10, floor: 16 << 10, step: 4 << 10 };
+    let store = Arc::new(open_with(folder.path(), sizes, &disk));
+    let acknowledged: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+    let cuts: Arc<Mutex<Vec<(BTreeMap<String, u64>, TempDir)>>> = Arc::default();
+    let (path, acks, taken) = (folder.path().to_owned(), acknowledged.clone(), cuts.clone());
+    let mut moments = 0;
+    disk.faults.lock().before_sync = Some(BeforeSync(Box::new(move |synced| {
+        moments += 1;
+        if moments % 5 == 0 && taken.lock().len() < CUTS {
+            let acks = acks.lock().clone();
+            taken.lock().push((acks, power_cut(&path, synced)));
+        }
+    })));
+    let writers = (0..8).map(|writer| {
+        let (store, acknowledged) = (store.clone(), acknowledged.clone());
+        tokio::spawn(async move {
+            for n in 0..100u64 {
+                let key = format!("/registry/{writer}/{}", n % 7);
+                let revision = put(&store, &key, &"x".repeat(200), Durable).await;
+                acknowledged.lock().insert(key, revision);
+            }
+        })
+    });
+    join_all(writers).await.into_iter().for_each(|done| done.unwrap());
+    let cuts = std::mem::take(&mut *cuts.lock());
+    assert!(cuts.len() > 10, "only {} cuts", cuts.len());
+    for (acknowledged, folder) in cuts {
+        let store = open(folder.path()).unwrap();
+        let found: BTreeMap<String, u64> =
+            all(&store).await.into_iter().map(|record| (record.key.to_string(), record.revision)).collect();
+        for (key, revision) in &acknowledged {
+            assert!(found.get(key).is_some_and(|found| found >= revision), "{key} at {revision}: {found:?}");
+        }
+        let newest = acknowledged.values().max().copied().unwrap_or(0);
+        assert!(store.revision().await.unwrap() >= newest);
+    }
 }
 
 #[tokio::test]
@@ -290,7 +349,8 @@ async fn a_failed_sync_takes_the_writes_back_even_if_the_repair_fails_first() {
     let disk = Disk::default();
     let store = open_with(folder.path(), Sizes::default(), &disk);
     put(&store, "/a", "before", Durable).await;
-    *disk.faults.lock() = super::disk::Faults { write: None, sync: Some(IO_ERROR), truncate: Some(IO_ERROR) };
+    *disk.faults.lock() =
+        Faults { write: None, sync: Some(IO_ERROR), truncate: Some(IO_ERROR), ..Faults::default() };
     let refused = try_put(&store, "/a", "lost", Durable).await;
     assert!(matches!(refused, Err(StoreError::Io { action: "sync", .. })), "{refused:?}");
     let refused = try_put(&store, "/a", "lost", Durable).await;
