@@ -47,8 +47,8 @@ pub fn apply(input: &[u8]) {
     let Some(mut live) = canonical(live) else { return };
     // Owners that no server wrote may lead anywhere but to a panic.
     let _ = lay(Some(&live));
-    // A null in place of a list's key is a key of its own to apply, upstream too, but a zero once it is stored.
-    if has_null(&config) {
+    // A null in place of a list's key, or none, is a key of its own to apply, upstream too, but a zero once it is stored.
+    if has_null(&config) || canonical(config.clone()).is_none_or(|stored| has_more(&stored, &config)) {
         return;
     }
     if let Some(Value::Object(metadata)) = live.get_mut("metadata") {
@@ -57,6 +57,19 @@ pub fn apply(input: &[u8]) {
     let Some(once) = lay(Some(&live)).ok().and_then(|applied| canonical(applied.object)) else { return };
     if let Some(twice) = lay(Some(&once)).ok().and_then(|applied| canonical(applied.object)) {
         assert_eq!(twice, once, "applying twice is not the same as once");
+    }
+}
+
+/// Has `stored` fields that `written` has not?
+fn has_more(stored: &Value, written: &Value) -> bool {
+    match (stored, written) {
+        (Value::Object(stored), Value::Object(written)) => {
+            stored.iter().any(|(name, value)| written.get(name).is_none_or(|own| has_more(value, own)))
+        }
+        (Value::Array(stored), Value::Array(written)) => {
+            stored.iter().zip(written).any(|(stored, written)| has_more(stored, written))
+        }
+        _ => false,
     }
 }
 
