@@ -238,9 +238,7 @@ impl Shared {
     /// A Work that is recorded on the object but names it no more gives it up.
     fn let_go(&self, key: &Key, owners: &Owners) {
         let ledger = self.ledger.lock();
-        let stale = |owner: &&Owner| {
-            ledger.alive(owner) && !ledger.works_with(key).contains(&owner.work)
-        };
+        let stale = |owner: &&Owner| ledger.alive(owner) && !ledger.works_with(key).contains(&owner.work);
         for owner in owners.iter().filter(stale) {
             self.todo.add(&owner.work);
         }

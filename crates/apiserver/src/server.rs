@@ -180,14 +180,15 @@ impl Server {
         let store = config.store.clone();
         let keys = Keys::open(&*store).await?;
         let kubelet = Arc::new(Kubelet::new(&keys, config.nodes.clone())?);
+        let stop = CancellationToken::new();
         let app = Arc::new(App {
             pods: config.pods.clone().unwrap_or_else(|| kubelet.clone()),
             kubelet,
-            registry: Registry::new(),
+            registry: Registry::new(&stop),
             policies: Mirror::new(admission::Policies::default(), admission::sources()),
             access: auth::Access::new(&keys, &config)?,
             metrics: Metrics::new(),
-            stop: CancellationToken::new(),
+            stop,
             tracker: TaskTracker::new(),
             limiter: Limiter::new(config.limits),
             usage: config.nodes.is_some().then(Usage::default),

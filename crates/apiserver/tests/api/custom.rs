@@ -3,7 +3,7 @@ use std::time::Duration;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::client::Client;
+use crate::client::{Client, brief};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
@@ -85,6 +85,38 @@ async fn a_default_added_later_shows_on_what_was_stored_before() {
     client.send(Method::PATCH, &path, "application/json-patch+json", add.to_string()).await.expect(200);
     assert_eq!(client.get(&format!("{FOOS}/a")).await.expect(200)["spec"]["shape"], "round");
     assert_eq!(client.get(FOOS).await.expect(200)["items"][0]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_definition_changes_and_the_next_one_shows_the_new_form() {
+    let client = defined().await;
+    let mut before = client.watch(&format!("{FOOS}?watch=true")).await;
+    let mut quiet = client.watch(&format!("{FOOS}?watch=true&labelSelector=nobody")).await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    assert_eq!(brief(&before.next().await), ("ADDED".to_owned(), "a".to_owned()));
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    // What does not change what is served ends nothing.
+    client.merge(&path, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.post(FOOS, foo("b", json!({}))).await.expect(201);
+    assert_eq!(brief(&before.next().await), ("ADDED".to_owned(), "b".to_owned()));
+    let shape = json!([{
+        "op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/shape",
+        "value": {"type": "string"},
+    }]);
+    client.send(Method::PATCH, &path, "application/json-patch+json", shape.to_string()).await.expect(200);
+    let ended = tokio::time::timeout(Duration::from_secs(20), quiet.line()).await;
+    assert_eq!(ended.expect("the watch goes on"), None, "without another request");
+    let mut after = client.watch(&format!("{FOOS}?watch=true")).await;
+    client.post(FOOS, foo("c", json!({"shape": "round"}))).await.expect(201);
+    let ended = tokio::time::timeout(Duration::from_secs(20), before.line()).await;
+    assert_eq!(ended.expect("the watch goes on"), None);
+    let shown = loop {
+        let event = after.next().await;
+        if brief(&event).1 == "c" {
+            break event;
+        }
+    };
+    assert_eq!(shown["object"]["spec"]["shape"], "round");
 }
 
 #[tokio::test]
