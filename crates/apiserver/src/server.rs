@@ -24,6 +24,7 @@ use crate::http::query::Query;
 use crate::http::route::{self, Target};
 use crate::http::serving::Serving;
 use crate::http::status::{Failure, Result};
+use crate::kinds;
 use crate::kubelet::Kubelet;
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
@@ -118,7 +119,7 @@ pub struct Call {
     pub headers: HeaderMap,
     pub user: Arc<Identity>,
     /// Claims on addresses and ports, to be given back if the write is lost.
-    pub claims: Vec<String>,
+    pub claims: Vec<kinds::services::Claim>,
     /// Shown to the client as `Warning` headers.
     pub warnings: Vec<String>,
     /// Present when the connection can be taken over (exec, tunnels).

@@ -81,3 +81,48 @@ async fn ports_given_out_at_once_differ_and_none_is_lost() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_that_create_one_service_those_that_fail_leave_the_winner_what_it_holds() {
+    let client = with_ports(30000, 30100).await;
+    for round in 0..60 {
+        let (port, address) = (30000 + round, format!("10.96.7.{}", round + 1));
+        let fixed = |name: &str| {
+            let mut object = service(name, Some(port));
+            object["spec"]["clusterIP"] = address.as_str().into();
+            object
+        };
+        let name = format!("s-{round}");
+        let answers = together(&client, vec![fixed(&name); 10]).await;
+        assert_eq!(answers.iter().filter(|a| a.code == 201).count(), 1);
+        assert!(answers.iter().all(|a| matches!(a.code, 201 | 409)), "{:?}", answers[0].text);
+        let refused = client.post(SERVICES, service("thief", Some(port))).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains("port is already allocated"), "{refused}");
+        let mut thief = service("thief", None);
+        thief["spec"]["clusterIP"] = address.as_str().into();
+        let refused = client.post(SERVICES, thief).await.expect(422);
+        assert!(refused["message"].as_str().unwrap().contains("IP is already allocated"), "{refused}");
+        // And they leave nothing behind.
+        client.delete(&format!("{SERVICES}/{name}")).await.expect(200);
+        client.post(SERVICES, fixed(&format!("next-{round}"))).await.expect(201);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_service_that_is_deleted_and_made_again_at_once_keeps_what_it_holds() {
+    let client = with_ports(30000, 30100).await;
+    for round in 0..60 {
+        let port = 30000 + round;
+        let name = format!("s-{round}");
+        client.post(SERVICES, service(&name, Some(port))).await.expect(201);
+        let deleting = {
+            let (client, path) = (client.clone(), format!("{SERVICES}/{name}"));
+            tokio::spawn(async move { client.delete(&path).await.expect(200) })
+        };
+        while client.post(SERVICES, service(&name, Some(port))).await.code != 201 {
+            tokio::task::yield_now().await;
+        }
+        deleting.await.unwrap();
+        client.post(SERVICES, service("thief", Some(port))).await.expect(422);
+    }
+}
