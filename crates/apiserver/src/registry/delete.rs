@@ -130,8 +130,7 @@ pub async fn delete(
         let Some(stored) = call.app.get(&key).await? else { return Err(resource.not_found(name)) };
         let old = resource.decode(&stored.value, stored.revision).map_err(Failure::internal)?;
         check_preconditions(resource, name, &old, stored.revision, options)?;
-        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old), options.dry_run)
-            .await?;
+        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old)).await?;
         let mut new = old.clone();
         set_finalizers(resource, &mut new, options);
         kinds::before_delete(resource, &mut new);

@@ -132,7 +132,7 @@ async fn change_admitted(
         kinds::prepare_update(call, resource, part, &mut new, &old).await?;
         if admitted {
             let operation = Operation::Update(part);
-            admission::admit(call, resource, operation, &mut new, Some(&old), options.dry_run).await?;
+            admission::admit(call, resource, operation, &mut new, Some(&old)).await?;
         }
         // A scheduler's decision is not a change of what was asked for.
         let counts = !matches!(part, Part::Status | Part::Other("binding"));
