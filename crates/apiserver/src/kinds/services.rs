@@ -236,26 +236,28 @@ async fn fill(
     let wants_ports = kind == "NodePort"
         || (kind == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"].as_bool().unwrap_or(true));
     let count = spec["ports"].as_array().map_or(0, Vec::len);
-    let mut mine: BTreeSet<(u16, String)> = BTreeSet::new();
+    // A claim of its own would let it have the same number twice.
+    let mut mine = &held.ports | &Holdings::of(service).ports;
+    let mut claimed_here: BTreeSet<u16> = BTreeSet::new();
     for index in 0..count {
         let given = service["spec"]["ports"][index]["nodePort"].as_u64().unwrap_or(0) as u16;
-        let protocol = service["spec"]["ports"][index]["protocol"].as_str().unwrap_or("TCP").to_owned();
         let number = match given {
             0 if !wants_ports => continue,
-            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
-            given if held.ports.contains(&given) || mine.iter().any(|(p, _)| *p == given) => given,
+            0 => claim_any_port(app, &owner, &mine, claimed, dry_run).await?,
+            given if held.ports.contains(&given) || claimed_here.contains(&given) => given,
             given => {
                 claim_port(app, service, index, given, &owner, claimed, dry_run).await?;
                 given
             }
         };
-        mine.insert((number, protocol));
+        mine.insert(number);
+        claimed_here.insert(number);
         service["spec"]["ports"][index]["nodePort"] = number.into();
     }
     if kind == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local" {
         let given = service["spec"]["healthCheckNodePort"].as_u64().unwrap_or(0) as u16;
         let number = match given {
-            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
+            0 => claim_any_port(app, &owner, &mine, claimed, dry_run).await?,
             given if held.ports.contains(&given) => given,
             given => {
                 claim_port(app, service, 0, given, &owner, claimed, dry_run).await?;
@@ -348,14 +350,22 @@ async fn claim_address(
     Err(refuse(format!("failed to allocate IP {address}: provided IP is already allocated")))
 }
 
-async fn claim_any_port(app: &App, owner: &str, claimed: &mut Claims, dry_run: bool) -> Result<u16> {
+async fn claim_any_port(
+    app: &App,
+    owner: &str,
+    except: &BTreeSet<u16>,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<u16> {
     let (first, last) = (*app.config.node_ports.start(), *app.config.node_ports.end());
     let count = u64::from(last - first) + 1;
     let start = app.random() % count;
     let picks = (0..PICKS).map(|_| app.random() % count);
     for offset in picks.chain((0..count).map(|i| (start + i) % count)) {
         let port = first + offset as u16;
-        if claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await? {
+        if !except.contains(&port)
+            && claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await?
+        {
             return Ok(port);
         }
     }

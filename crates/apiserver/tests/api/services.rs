@@ -126,3 +126,19 @@ async fn a_service_that_is_deleted_and_made_again_at_once_keeps_what_it_holds() 
         client.post(SERVICES, service("thief", Some(port))).await.expect(422);
     }
 }
+
+#[tokio::test]
+async fn the_ports_of_one_service_differ() {
+    let client = with_ports(30000, 30002).await;
+    for round in 0..20 {
+        let mut object = service(&format!("s-{round}"), None);
+        object["spec"]["ports"] = json!([
+            {"name": "a", "port": 1}, {"name": "b", "port": 2}, {"name": "c", "port": 3, "nodePort": 30001},
+        ]);
+        let made = client.post(SERVICES, object).await.expect(201);
+        let ports = made["spec"]["ports"].as_array().unwrap();
+        let numbers: BTreeSet<u64> = ports.iter().map(|p| p["nodePort"].as_u64().unwrap()).collect();
+        assert_eq!(numbers.len(), 3, "{ports:?}");
+        client.delete(&format!("{SERVICES}/s-{round}")).await.expect(200);
+    }
+}
