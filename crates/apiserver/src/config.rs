@@ -35,6 +35,8 @@ pub struct Config {
     /// Paths on which an authorized client may take over the connection.
     pub upgrades: HashMap<String, Arc<dyn UpgradeHandler>>,
     pub limits: Limits,
+    /// How long the rules of a definition may run for one object.
+    pub rule_time: Duration,
     /// Groups and resources that programs write, in numbers. Who owns which of their fields is not kept until somebody
     /// applies one: it would be a third of their bytes.
     pub written_by_programs: &'static [(&'static str, &'static str)],
@@ -84,6 +86,7 @@ impl Config {
                 per_second: 1000,
                 burst: 2000,
             },
+            rule_time: Duration::from_secs(5),
             written_by_programs: &[],
         }
     }

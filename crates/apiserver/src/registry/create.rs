@@ -132,7 +132,8 @@ async fn prepare(
     if !owned {
         ownership::track_create(call, resource, object, options);
     }
-    let errors = resource.schema.validate(resource, object, None);
+    let rule_time = call.app.config.rule_time;
+    let errors = resource.schema.validate(resource, object, None, rule_time).await?;
     if !errors.is_empty() {
         return Err(resource.invalid(shown_name(object), &errors));
     }

@@ -143,7 +143,8 @@ async fn change_admitted(
         if !owned {
             ownership::track_update(call, resource, &old, &mut new, part, options);
         }
-        let errors = resource.schema.validate(resource, &new, Some((&old, part)));
+        let rule_time = call.app.config.rule_time;
+        let errors = resource.schema.validate(resource, &new, Some((&old, part)), rule_time).await?;
         if !errors.is_empty() {
             return Err(resource.invalid(&name, &errors));
         }

@@ -1,7 +1,10 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
+use tombolo_apiserver::{Config, Identity, Server};
+use tombolo_store::MemoryStore;
 
 use crate::client::{Client, brief};
 
@@ -205,4 +208,49 @@ async fn names_that_are_taken_are_not_accepted() {
         .find(|c| c["type"] == "NamesAccepted")
         .unwrap();
     assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("KindConflict")));
+}
+
+#[tokio::test]
+async fn a_server_answers_while_rules_take_long_and_ends_them_for_who_waits() {
+    let mut config = Config::new(Arc::new(MemoryStore::new()));
+    config.rule_time = Duration::from_millis(300);
+    let server = Server::start(config).await.unwrap();
+    let client = Client { server, identity: Some(Identity::system("admin")), headers: Vec::new() };
+    let mut made = definition();
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["list"] = json!({
+        "type": "array", "items": {"type": "integer"},
+        "x-kubernetes-validations": [{"rule": "self.all(x, self.all(y, x + y > 0))"}],
+    });
+    client.post(DEFINITIONS, made).await.expect(201);
+    let list = |items: usize| json!({"list": vec![1; items]});
+    let slow = {
+        let (client, object) = (client.clone(), foo("slow", list(5000)));
+        tokio::spawn(async move { client.post(FOOS, object).await })
+    };
+    // On this test's one thread: whatever holds it up holds up everything.
+    while !slow.is_finished() {
+        client.get("/api/v1/namespaces/default").await.expect(200);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let refused = slow.await.unwrap().expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("running out of cost budget"), "{refused}");
+    // They cannot be stopped: large objects of this kind have to wait, small ones do not.
+    client.post(FOOS, foo("large", list(5000))).await.expect(429);
+    client.post(FOOS, foo("small", list(20))).await.expect(201);
+}
+
+#[tokio::test]
+async fn rules_are_run_for_large_objects_too() {
+    let client = Client::new().await;
+    let mut made = definition();
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["list"] = json!({
+        "type": "array", "items": {"type": "integer"},
+        "x-kubernetes-validations": [{"rule": "self.all(x, x in [1, 2] && x in self)", "message": "one or two"}],
+    });
+    client.post(DEFINITIONS, made).await.expect(201);
+    let mut list = vec![1; 2000];
+    client.post(FOOS, foo("good", json!({"list": list}))).await.expect(201);
+    list.push(3);
+    let refused = client.post(FOOS, foo("bad", json!({"list": list}))).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("one or two"), "{refused}");
 }
