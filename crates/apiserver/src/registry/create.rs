@@ -96,7 +96,7 @@ async fn create_as(
             return Ok(Written { value, revision: 0, code: StatusCode::CREATED });
         }
         let key = resource.key(&namespace, &name);
-        match write::put(call, resource, &key, value.clone(), Expect::Absent).await? {
+        match write::put(call, resource, &key, &stored, value.clone(), Expect::Absent).await? {
             Some(revision) => {
                 kinds::created(call, resource, &stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::CREATED });

@@ -162,7 +162,7 @@ async fn change_admitted(
         if last {
             // The last finalizer is gone: what was being deleted goes now.
             if let Some(revision) =
-                delete::remove(call, resource, &key, Expect::Revision(stored.revision)).await?
+                delete::remove(call, resource, &key, &new_stored, Expect::Revision(stored.revision)).await?
             {
                 kinds::deleted(call, resource, &new_stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::OK });
@@ -170,7 +170,8 @@ async fn change_admitted(
             continue;
         }
         if let Some(revision) =
-            write::put(call, resource, &key, value.clone(), Expect::Revision(stored.revision)).await?
+            write::put(call, resource, &key, &new_stored, value.clone(), Expect::Revision(stored.revision))
+                .await?
         {
             kinds::updated(call, resource, &old_stored, &new_stored, revision).await;
             return Ok(Written { value, revision, code: StatusCode::OK });
