@@ -123,6 +123,30 @@ async fn a_watch_ends_when_its_definition_changes_and_the_next_one_shows_the_new
 }
 
 #[tokio::test]
+async fn a_replica_that_has_not_heard_of_a_change_spoils_no_event_for_others() {
+    let store = Arc::new(MemoryStore::new());
+    let replica = async || Client {
+        server: Server::start(Config::new(store.clone())).await.unwrap(),
+        identity: Some(Identity::system("admin")),
+        headers: Vec::new(),
+    };
+    let (one, other) = (replica().await, replica().await);
+    one.post(DEFINITIONS, definition()).await.expect(201);
+    let mut late = other.watch(&format!("{FOOS}?watch=true")).await;
+    let shape = json!([{
+        "op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/shape",
+        "value": {"type": "string"},
+    }]);
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    one.send(Method::PATCH, &path, "application/json-patch+json", shape.to_string()).await.expect(200);
+    let mut watch = one.watch(&format!("{FOOS}?watch=true")).await;
+    one.post(FOOS, foo("a", json!({"shape": "round"}))).await.expect(201);
+    // It looks first, and either shows what it knows or has ended.
+    let _ = late.line().await;
+    assert_eq!(watch.next().await["object"]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
 async fn status_and_scale_are_subresources() {
     let client = defined().await;
     client.post(FOOS, foo("a", json!({"replicas": 1}))).await.expect(201);
