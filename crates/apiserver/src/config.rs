@@ -6,10 +6,12 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tombolo_store::Store;
+use serde_json::Value;
+use tombolo_store::{Durability, Store};
 
 use crate::pods::{NodeStreams, PodConnector};
 use crate::registry::resource::Resource;
+use crate::registry::write;
 use crate::upgrade::UpgradeHandler;
 
 pub struct Config {
@@ -35,9 +37,14 @@ pub struct Config {
     /// Paths on which an authorized client may take over the connection.
     pub upgrades: HashMap<String, Arc<dyn UpgradeHandler>>,
     pub limits: Limits,
+    /// How long the rules of a definition may run for one object.
+    pub rule_time: Duration,
     /// Groups and resources that programs write, in numbers. Who owns which of their fields is not kept until somebody
     /// applies one: it would be a third of their bytes.
     pub written_by_programs: &'static [(&'static str, &'static str)],
+    /// Groups, resources and the label of those of their objects that a program makes from what is kept elsewhere. Their writes cost no
+    /// sync: after a crash the program makes good what is missing.
+    pub made_by_programs: &'static [(&'static str, &'static str, &'static str)],
 }
 
 /// How much may be asked. What does not fit is answered with 429. Administrators are exempt.
@@ -84,12 +91,24 @@ impl Config {
                 per_second: 1000,
                 burst: 2000,
             },
+            rule_time: Duration::from_secs(5),
             written_by_programs: &[],
+            made_by_programs: &[],
         }
     }
 
     pub(crate) fn is_written_by_programs(&self, resource: &Resource) -> bool {
         self.written_by_programs.iter().any(|(group, plural)| resource.is(group, plural))
+    }
+
+    /// How a write of this object, or its removal, is kept.
+    pub(crate) fn durability(&self, resource: &Resource, object: &Value) -> Durability {
+        let labels = object.pointer("/metadata/labels");
+        let made = self.made_by_programs.iter().any(|(group, plural, label)| {
+            resource.is(group, plural) && labels.is_some_and(|l| l.get(label).is_some())
+        });
+        // That somebody wants it gone is known nowhere else; and one that came back with that wish would have it carried out again.
+        if made && !write::is_deleting(object) { Durability::Volatile } else { resource.durability }
     }
 }
 

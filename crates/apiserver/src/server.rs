@@ -24,6 +24,7 @@ use crate::http::query::Query;
 use crate::http::route::{self, Target};
 use crate::http::serving::Serving;
 use crate::http::status::{Failure, Result};
+use crate::kinds;
 use crate::kubelet::Kubelet;
 use crate::limits::Limiter;
 use crate::metrics::Metrics;
@@ -118,7 +119,7 @@ pub struct Call {
     pub headers: HeaderMap,
     pub user: Arc<Identity>,
     /// Claims on addresses and ports, to be given back if the write is lost.
-    pub claims: Vec<String>,
+    pub claims: Vec<kinds::services::Claim>,
     /// Shown to the client as `Warning` headers.
     pub warnings: Vec<String>,
     /// Present when the connection can be taken over (exec, tunnels).
@@ -180,14 +181,15 @@ impl Server {
         let store = config.store.clone();
         let keys = Keys::open(&*store).await?;
         let kubelet = Arc::new(Kubelet::new(&keys, config.nodes.clone())?);
+        let stop = CancellationToken::new();
         let app = Arc::new(App {
             pods: config.pods.clone().unwrap_or_else(|| kubelet.clone()),
             kubelet,
-            registry: Registry::new(),
+            registry: Registry::new(&stop),
             policies: Mirror::new(admission::Policies::default(), admission::sources()),
             access: auth::Access::new(&keys, &config)?,
             metrics: Metrics::new(),
-            stop: CancellationToken::new(),
+            stop,
             tracker: TaskTracker::new(),
             limiter: Limiter::new(config.limits),
             usage: config.nodes.is_some().then(Usage::default),

@@ -1,5 +1,5 @@
-//! What the server does by itself, beside answering: forgetting old history and old events, and finishing what a
-//! stopped server left behind.
+//! What the server does by itself, beside answering: forgetting old history and old events, taking note of changed
+//! definitions, and finishing what a stopped server left behind.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tombolo_store::{CompactionSchedule, Expect, Range, StoreError};
 
-use crate::crd::lifecycle;
+use crate::crd::{self, lifecycle};
 use crate::registry::builtin::place;
 use crate::server::App;
 
@@ -16,6 +16,7 @@ const EVERY: Duration = Duration::from_secs(60);
 const EVENTS_LIVE: Duration = Duration::from_secs(3600);
 
 pub fn spawn(app: &Arc<App>) {
+    tokio::spawn(follow_definitions(app.clone()));
     let app = app.clone();
     let stop = app.stop.clone();
     tokio::spawn(async move {
@@ -41,6 +42,38 @@ pub fn spawn(app: &Arc<App>) {
             }
         }
     });
+}
+
+/// Watches end when their definition changes, also where nobody asks for anything.
+async fn follow_definitions(app: Arc<App>) {
+    let stop = app.stop.clone();
+    let follow = async {
+        loop {
+            if let Err(error) = note_definitions(&app).await {
+                match error {
+                    StoreError::Closed => return,
+                    StoreError::Lagged { .. } | StoreError::Compacted { .. } => {}
+                    error => {
+                        tracing::warn!(%error, "cannot follow the custom resource definitions");
+                        tokio::time::sleep(EVERY).await;
+                    }
+                }
+            }
+        }
+    };
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = follow => {}
+    }
+}
+
+async fn note_definitions(app: &App) -> Result<(), StoreError> {
+    let revision = app.store.revision().await?;
+    let mut watch = app.store.watch(&crd::source(), revision).await?;
+    loop {
+        app.registry.note(&*app.store).await?;
+        watch.next().await?;
+    }
 }
 
 /// Definitions that were being deleted when the server stopped.

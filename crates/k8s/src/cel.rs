@@ -114,11 +114,59 @@ fn unknown_entry<'e>(entry: &'e EntryExpr, known: &[&str], bound: &mut Vec<&'e s
     }
 }
 
+/// How many loops lie within each other at most. What is looped over may itself be made by loops.
+fn loops(at: &IdedExpr) -> u32 {
+    let most = |parts: &mut dyn Iterator<Item = &IdedExpr>| parts.map(loops).max().unwrap_or(0);
+    let entry = |entry: &EntryExpr| match entry {
+        EntryExpr::StructField(field) => loops(&field.value),
+        EntryExpr::MapEntry(pair) => loops(&pair.key).max(loops(&pair.value)),
+    };
+    match &at.expr {
+        Expr::Unspecified | Expr::Literal(_) | Expr::Ident(_) => 0,
+        Expr::Select(select) => loops(&select.operand),
+        Expr::List(list) => most(&mut list.elements.iter()),
+        Expr::Call(call) => most(&mut call.target.iter().map(|t| &**t).chain(&call.args)),
+        Expr::Map(map) => map.entries.iter().map(|e| entry(&e.expr)).max().unwrap_or(0),
+        Expr::Struct(object) => object.entries.iter().map(|e| entry(&e.expr)).max().unwrap_or(0),
+        Expr::Comprehension(loop_) => {
+            let inside = [&loop_.accu_init, &loop_.loop_cond, &loop_.loop_step, &loop_.result];
+            loops(&loop_.iter_range) + 1 + most(&mut inside.into_iter())
+        }
+    }
+}
+
+/// Adds the loops of every rule below a schema.
+fn collect_loops(schema: &CompiledSchema, all: &mut Vec<u32>) {
+    for rule in schema.validations.iter().flatten() {
+        all.push(loops(rule.program.expression()));
+        all.extend(rule.message_program.as_ref().map(|message| loops(message.expression())));
+    }
+    let below = schema
+        .properties
+        .values()
+        .chain(schema.items.as_deref())
+        .chain(schema.additional_properties.as_deref());
+    let below = below.chain(&schema.all_of).chain(&schema.any_of).chain(&schema.one_of);
+    below.for_each(|schema| collect_loops(schema, all));
+}
+
+/// How much there is to walk over in a value.
+fn extent(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => 1 + text.len() as u64 / 32,
+        Value::Array(list) => 1 + list.iter().map(extent).sum::<u64>(),
+        Value::Object(map) => 1 + map.values().map(extent).sum::<u64>(),
+        _ => 1,
+    }
+}
+
 /// The `x-kubernetes-validations` of one schema, compiled.
 pub struct Rules {
     compiled: CompiledSchema,
     validator: Validator,
     schema: Value,
+    /// Of each rule.
+    loops: Vec<u32>,
 }
 
 impl std::fmt::Debug for Rules {
@@ -129,7 +177,17 @@ impl std::fmt::Debug for Rules {
 
 impl Rules {
     pub fn compile(schema: &Value) -> Self {
-        Self { compiled: compile_schema(schema), validator: Validator::new(), schema: schema.clone() }
+        let compiled = compile_schema(schema);
+        let mut loops = Vec::new();
+        collect_loops(&compiled, &mut loops);
+        Self { compiled, validator: Validator::new(), schema: schema.clone(), loops }
+    }
+
+    /// At most about so many steps are taken to evaluate all rules. Far too many for most rules: each loop is taken to walk over
+    /// the whole object, and so is what each of its rounds does.
+    pub fn steps(&self, object: &Value, old: Option<&Value>) -> u64 {
+        let extent = extent(object).saturating_add(old.map_or(0, extent));
+        self.loops.iter().fold(0, |sum, loops| sum.saturating_add(extent.saturating_pow(loops + 1)))
     }
 
     /// Evaluates all rules; `old` is the object before an update. A rule without `oldSelf` that fails on a value
@@ -236,6 +294,21 @@ pub(crate) fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn steps_grow_with_the_object_and_with_loops_within_loops() {
+        let steps = |rule: &str| {
+            let schema = serde_json::json!({"type": "object", "properties": {"l": {
+                "type": "array", "items": {"type": "string"}, "x-kubernetes-validations": [{"rule": rule}],
+            }}});
+            let list: Vec<&str> = vec!["a"; 98];
+            Rules::compile(&schema).steps(&serde_json::json!({"l": list}), None)
+        };
+        assert_eq!(steps("size(self) > 1"), 100);
+        assert_eq!(steps("self.all(x, x in self) && self.exists(x, x == 'a')"), 10_000);
+        assert_eq!(steps("self.all(x, self.all(y, x == y))"), 1_000_000);
+        assert_eq!(steps("self.map(x, self.map(y, y)).all(z, size(z) > 0)"), 100_000_000);
+    }
 
     #[test]
     fn an_expression_may_only_speak_of_what_is_there() {

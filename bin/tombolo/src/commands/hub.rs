@@ -63,6 +63,7 @@ pub async fn run(mut args: Args) -> Result<()> {
     config.upgrades.insert(names::FORWARD_PATH.to_owned(), Arc::new(ForReplicas(tunnels.clone())));
     config.written_by_programs =
         &[("", "pods"), ("", "events"), ("coordination.k8s.io", "leases"), (names::GROUP, "works")];
+    config.made_by_programs = &[("", "pods", names::MIRROR_LABEL)];
     let server = Server::start(config).await?;
     server_cell.set(server.clone()).map_err(|_| anyhow::anyhow!("the hub's server is set once"))?;
 

@@ -10,6 +10,7 @@ mod security;
 mod storage;
 
 pub use policies::{Policies, sources};
+pub use quota::charge;
 use security::Level;
 
 use serde_json::Value;
@@ -34,7 +35,6 @@ pub async fn admit(
     operation: Operation<'_>,
     object: &mut Value,
     old: Option<&Value>,
-    dry_run: bool,
 ) -> Result<()> {
     if operation == Operation::Create && resource.namespaced {
         namespace_exists(call, resource, object).await?;
@@ -54,9 +54,6 @@ pub async fn admit(
             pods::admit_class(call, resource, operation, object).await?
         }
         _ => {}
-    }
-    if operation == Operation::Create && resource.namespaced && resource.verbs.contains(&"get") {
-        quota::admit(call, resource, object, dry_run).await?;
     }
     Ok(())
 }

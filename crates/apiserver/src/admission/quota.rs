@@ -1,7 +1,8 @@
 //! Resource quotas: a namespace takes no more than it was given.
 //!
 //! What an object uses is added to the quota's status in the same compare-and-set way as any write, so two requests
-//! can never both take the last piece. A controller recounts now and then and gives back what was deleted.
+//! can never both take the last piece. A controller recounts now and then and gives back what was deleted, and what was charged
+//! for a write that was lost after all.
 
 use serde_json::{Value, json};
 use tombolo_k8s::quantity::Quantity;
@@ -13,7 +14,12 @@ use crate::registry::update::{self, Part, Proposal};
 use crate::registry::write::{self, WriteOptions};
 use crate::server::Call;
 
-pub async fn admit(call: &mut Call, resource: &Resource, object: &Value, dry_run: bool) -> Result<()> {
+/// For an object that is about to be created and that nothing else is wrong with.
+pub async fn charge(call: &mut Call, resource: &Resource, object: &Value, dry_run: bool) -> Result<()> {
+    // Access reviews are questions, not content.
+    if !resource.namespaced || !resource.verbs.contains(&"get") {
+        return Ok(());
+    }
     let app = call.app.clone();
     let quotas: Vec<_> = {
         let policies = app.policies.fresh(&*app.store).await.map_err(|e| app.store_failure(e))?;
@@ -21,6 +27,9 @@ pub async fn admit(call: &mut Call, resource: &Resource, object: &Value, dry_run
     };
     if quotas.is_empty() {
         return Ok(());
+    }
+    if app.get(&resource.key(&call.target.namespace, write::name_of(object))).await?.is_some() {
+        return Err(resource.already_exists(write::name_of(object)));
     }
     let usage = usage(&resource.group, &resource.plural, object);
     let shown = match write::name_of(object) {
@@ -42,14 +51,14 @@ pub async fn admit(call: &mut Call, resource: &Resource, object: &Value, dry_run
             }
         }
         if !wanted.is_empty() {
-            Box::pin(charge(call, resource, shown, name, &wanted, dry_run)).await?;
+            Box::pin(add(call, resource, shown, name, &wanted, dry_run)).await?;
         }
     }
     Ok(())
 }
 
 /// Adds to what the quota says is used, or refuses.
-async fn charge(
+async fn add(
     call: &mut Call,
     resource: &Resource,
     shown: &str,

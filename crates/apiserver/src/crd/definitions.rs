@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use tombolo_k8s::crd;
 use tombolo_k8s::discovery;
 use tombolo_store::Durability;
@@ -27,16 +28,23 @@ pub fn source() -> String {
 struct Definition {
     object: Arc<Value>,
     rows: Vec<Shared>,
+    /// What all its rows carry.
+    replaced: CancellationToken,
 }
 
 /// All definitions by name, and what they serve.
-#[derive(Default)]
 pub struct Definitions {
     by_name: BTreeMap<String, Definition>,
     rows: HashMap<(String, String, String), Shared>,
+    /// The server stops.
+    stop: CancellationToken,
 }
 
 impl Definitions {
+    pub fn new(stop: CancellationToken) -> Self {
+        Self { by_name: BTreeMap::new(), rows: HashMap::new(), stop }
+    }
+
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Shared> {
         self.rows.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
     }
@@ -58,31 +66,45 @@ impl Definitions {
     pub fn all(&self) -> Vec<Arc<Value>> {
         self.by_name.values().map(|d| d.object.clone()).collect()
     }
+
+    fn take(&mut self, key: &str) -> Option<Definition> {
+        let old = self.by_name.remove(name(key))?;
+        for row in &old.rows {
+            self.rows.remove(&(row.group.clone(), row.version.clone(), row.plural.clone()));
+        }
+        Some(old)
+    }
 }
 
 impl Index for Definitions {
-    fn put(&mut self, source: usize, key: &str, value: &[u8], revision: u64) {
-        self.remove(source, key);
+    fn put(&mut self, _source: usize, key: &str, value: &[u8], revision: u64) {
+        let old = self.take(key);
         let prefix = record::prefix("apiextensions.k8s.io/v1", "CustomResourceDefinition");
-        let Ok(object) = Record::read(value).and_then(|r| r.parse(&prefix, revision)) else { return };
-        let rows = rows(&object);
+        let Ok(object) = Record::read(value).and_then(|r| r.parse(&prefix, revision)) else {
+            return end(old);
+        };
+        let replaced = match old {
+            Some(old) if serves_the_same(&old.object, &object) => old.replaced,
+            old => {
+                end(old);
+                self.stop.child_token()
+            }
+        };
+        let rows = rows(&object, &replaced);
         for row in &rows {
             let name = (row.group.clone(), row.version.clone(), row.plural.clone());
             self.rows.insert(name, row.clone());
         }
-        self.by_name.insert(name(key).to_owned(), Definition { object: Arc::new(object), rows });
+        self.by_name.insert(name(key).to_owned(), Definition { object: Arc::new(object), rows, replaced });
     }
 
     fn remove(&mut self, _source: usize, key: &str) {
-        if let Some(old) = self.by_name.remove(name(key)) {
-            for row in old.rows {
-                self.rows.remove(&(row.group.clone(), row.version.clone(), row.plural.clone()));
-            }
-        }
+        end(self.take(key));
     }
 
     fn clear(&mut self, _source: usize) {
-        self.by_name.clear();
+        // Which of them change is not known: who watches their kinds comes again.
+        std::mem::take(&mut self.by_name).into_values().for_each(|old| end(Some(old)));
         self.rows.clear();
     }
 }
@@ -91,8 +113,20 @@ fn name(key: &str) -> &str {
     key.rsplit('/').next().unwrap_or_default()
 }
 
+/// Watches of what a definition served end, and their clients come again.
+fn end(old: Option<Definition>) {
+    if let Some(old) = old {
+        old.replaced.cancel();
+    }
+}
+
+/// Whether what was begun under one can go on under the other. Conditions and deletion change nothing that is shown.
+fn serves_the_same(old: &Value, new: &Value) -> bool {
+    old["spec"] == new["spec"] && old["status"]["acceptedNames"] == new["status"]["acceptedNames"]
+}
+
 /// The rows of an established definition, one per served version.
-fn rows(object: &Value) -> Vec<Shared> {
+fn rows(object: &Value, replaced: &CancellationToken) -> Vec<Shared> {
     if !crd::has_condition(object, "Established") {
         return Vec::new();
     }
@@ -134,6 +168,7 @@ fn rows(object: &Value) -> Vec<Shared> {
                 fields,
                 canonical: row.version == storage,
                 stored: None,
+                replaced: Some(replaced.clone()),
             }))
         })
         .collect()

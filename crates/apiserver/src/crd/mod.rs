@@ -5,15 +5,24 @@ pub mod lifecycle;
 
 pub use definitions::{Definitions, source};
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::Value;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
 use tombolo_k8s::apply;
 use tombolo_k8s::crd::Custom;
 use tombolo_k8s::field::FieldError;
 use tombolo_k8s::tables::Printer;
 use tombolo_k8s::validate;
 
+use crate::http::status::{Failure, Result};
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
+
+/// Rules that take fewer steps are run where the request is answered.
+const QUICK: u64 = 1_000_000;
 
 /// One version of a definition: its schema, columns and scale paths.
 #[derive(Debug)]
@@ -25,6 +34,8 @@ pub struct CustomSchema {
     scale: Option<(String, String, Option<String>)>,
     /// The definition is going away: nothing new may be created.
     pub terminating: bool,
+    /// Rules that may take long are run for one object at a time.
+    slow: Arc<Semaphore>,
 }
 
 impl CustomSchema {
@@ -38,7 +49,8 @@ impl CustomSchema {
         };
         let scale = pointer("specReplicasPath").zip(pointer("statusReplicasPath"));
         let scale = scale.map(|(spec, status)| (spec, status, pointer("labelSelectorPath")));
-        Self { custom, columns: version.get("additionalPrinterColumns").cloned(), scale, terminating }
+        let columns = version.get("additionalPrinterColumns").cloned();
+        Self { custom, columns, scale, terminating, slow: Arc::new(Semaphore::new(1)) }
     }
 
     /// Removes what the schema does not know; says what was removed in the words of strict validation.
@@ -57,18 +69,66 @@ impl CustomSchema {
         }
     }
 
-    pub fn validate(
-        &self,
+    pub async fn validate(
+        self: &Arc<Self>,
         resource: &Resource,
         object: &Value,
         old: Option<(&Value, Part<'_>)>,
-    ) -> Vec<FieldError> {
+        rule_time: Duration,
+    ) -> Result<Vec<FieldError>> {
         let old = old.map(|(old, _)| old);
         let mut errors = validate::custom_meta(object, old, resource.namespaced);
         if let Some(custom) = &self.custom {
-            errors.extend(custom.validate(object, old));
+            errors.extend(match custom.steps(object, old) {
+                ..QUICK => custom.validate(object, old),
+                _ => self.validate_apart(resource, object.clone(), old.cloned(), rule_time).await?,
+            });
         }
-        errors
+        Ok(errors)
+    }
+
+    /// Validates on a thread of its own. Rules cannot be stopped: those that take too long go on in vain, and the next object of
+    /// this kind that is as large has to wait for them.
+    async fn validate_apart(
+        self: &Arc<Self>,
+        resource: &Resource,
+        object: Value,
+        old: Option<Value>,
+        rule_time: Duration,
+    ) -> Result<Vec<FieldError>> {
+        let Ok(Ok(turn)) = timeout(rule_time, self.slow.clone().acquire_owned()).await else {
+            let text =
+                format!("the validation rules of {} are still at work on another object", resource.kind);
+            return Err(Failure::too_many_requests(text, 1));
+        };
+        let schema = self.clone();
+        let (answer, answered) = oneshot::channel();
+        let run = move || {
+            let errors = schema.custom.as_ref().map(|custom| custom.validate(&object, old.as_ref()));
+            drop(turn);
+            // Who asked may have gone.
+            let _ = answer.send(errors.unwrap_or_default());
+        };
+        // Not a thread of the runtime, which would wait for it at the end; but started by one, which may use all processors.
+        let started =
+            tokio::task::spawn_blocking(|| std::thread::Builder::new().name("rules".into()).spawn(run));
+        started.await.map_err(Failure::internal)?.map_err(Failure::internal)?;
+        match timeout(rule_time, answered).await {
+            Ok(errors) => errors.map_err(Failure::internal),
+            Err(_) => {
+                tracing::warn!(
+                    group = resource.group,
+                    kind = resource.kind,
+                    ?rule_time,
+                    "the validation rules of a definition take too long; they go on until they are through or the server stops"
+                );
+                let detail = format!(
+                    "validation failed due to running out of cost budget: the validation rules took longer than {rule_time:?} \
+                     for this object; make it smaller, or the rules simpler"
+                );
+                Ok(vec![FieldError::invalid("<nil>", &Value::from("object"), detail)])
+            }
+        }
     }
 
     pub fn scale_paths(&self) -> Option<(String, String, Option<String>)> {

@@ -217,18 +217,18 @@ pub async fn abandoned(call: &mut Call) {
     }
 }
 
-pub async fn updated(call: &mut Call, resource: &Resource, old: &Value, new: &Value, _revision: u64) {
+pub async fn updated(call: &mut Call, resource: &Resource, old: &Value, new: &Value, revision: u64) {
     call.claims.clear();
     if resource.is("", "services") {
-        services::freed(&call.app.clone(), old, Some(new)).await;
+        services::freed(&call.app.clone(), old, Some(new), revision).await;
     }
     if resource.is("apiextensions.k8s.io", "customresourcedefinitions") && lifecycle::needs_cleanup(new) {
         lifecycle::spawn_cleanup(&call.app, new);
     }
 }
 
-pub async fn deleted(call: &mut Call, resource: &Resource, object: &Value, _revision: u64) {
+pub async fn deleted(call: &mut Call, resource: &Resource, object: &Value, revision: u64) {
     if resource.is("", "services") {
-        services::freed(&call.app.clone(), object, None).await;
+        services::freed(&call.app.clone(), object, None, revision).await;
     }
 }

@@ -4,6 +4,9 @@
 //! record of the `system` tenant for ports. Two replicas over one store can therefore never hand out the same one. A
 //! claim whose Service does not exist (a crash between the two writes) is taken over when it is next
 //! tried.
+//!
+//! Several writes of one Service may rely on one claim, and the one that fails must not take it from the one that is stored. So
+//! who relies on a claim that is there writes it again, and a claim is given back only as it was when it was made.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -11,7 +14,7 @@ use std::net::Ipv4Addr;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tombolo_k8s::field::{ErrorKind, FieldError};
-use tombolo_store::{Durability, Expect, StoreError};
+use tombolo_store::{Durability, Expect, Record, StoreError};
 
 use crate::http::status::{Failure, Result};
 use crate::registry::write;
@@ -71,15 +74,15 @@ pub async fn allocate(
         service["spec"] = json!({});
     }
     let held = old.map(Holdings::of).unwrap_or_default();
-    let mut claimed = Claims::default();
+    let mut claimed = Claims { creates: old.is_none(), made: Vec::new() };
     let result = fill(&app, service, &held, &mut claimed, dry_run).await;
     match result {
         Ok(()) => {
-            call.claims.extend(claimed.0);
+            call.claims.extend(claimed.made);
             Ok(())
         }
         Err(failure) => {
-            release(&app, claimed.0).await;
+            release(&app, claimed.made).await;
             Err(failure)
         }
     }
@@ -233,26 +236,28 @@ async fn fill(
     let wants_ports = kind == "NodePort"
         || (kind == "LoadBalancer" && spec["allocateLoadBalancerNodePorts"].as_bool().unwrap_or(true));
     let count = spec["ports"].as_array().map_or(0, Vec::len);
-    let mut mine: BTreeSet<(u16, String)> = BTreeSet::new();
+    // A claim of its own would let it have the same number twice.
+    let mut mine = &held.ports | &Holdings::of(service).ports;
+    let mut claimed_here: BTreeSet<u16> = BTreeSet::new();
     for index in 0..count {
         let given = service["spec"]["ports"][index]["nodePort"].as_u64().unwrap_or(0) as u16;
-        let protocol = service["spec"]["ports"][index]["protocol"].as_str().unwrap_or("TCP").to_owned();
         let number = match given {
             0 if !wants_ports => continue,
-            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
-            given if held.ports.contains(&given) || mine.iter().any(|(p, _)| *p == given) => given,
+            0 => claim_any_port(app, &owner, &mine, claimed, dry_run).await?,
+            given if held.ports.contains(&given) || claimed_here.contains(&given) => given,
             given => {
                 claim_port(app, service, index, given, &owner, claimed, dry_run).await?;
                 given
             }
         };
-        mine.insert((number, protocol));
+        mine.insert(number);
+        claimed_here.insert(number);
         service["spec"]["ports"][index]["nodePort"] = number.into();
     }
     if kind == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local" {
         let given = service["spec"]["healthCheckNodePort"].as_u64().unwrap_or(0) as u16;
         let number = match given {
-            0 => claim_any_port(app, &owner, claimed, dry_run).await?,
+            0 => claim_any_port(app, &owner, &mine, claimed, dry_run).await?,
             given if held.ports.contains(&given) => given,
             given => {
                 claim_port(app, service, 0, given, &owner, claimed, dry_run).await?;
@@ -267,9 +272,18 @@ async fn fill(
 /// A claim younger than this may belong to a request that is under way.
 const CLAIM_SECONDS: i64 = 60;
 
-/// Store keys of claims made for a write that is not yet done.
-#[derive(Default)]
-struct Claims(Vec<String>);
+/// How often a claim is looked at again that changed meanwhile.
+const CLAIM_TRIES: usize = 16;
+
+/// A claim that a write made where there was none: its key, and the revision at which it was made.
+pub type Claim = (String, u64);
+
+/// For a write that is not yet done.
+struct Claims {
+    /// The write brings the Service into being.
+    creates: bool,
+    made: Vec<Claim>,
+}
 
 async fn claim_any_address(app: &App, owner: &str, claimed: &mut Claims, dry_run: bool) -> Result<String> {
     let cidr = app.config.service_cidr;
@@ -336,14 +350,22 @@ async fn claim_address(
     Err(refuse(format!("failed to allocate IP {address}: provided IP is already allocated")))
 }
 
-async fn claim_any_port(app: &App, owner: &str, claimed: &mut Claims, dry_run: bool) -> Result<u16> {
+async fn claim_any_port(
+    app: &App,
+    owner: &str,
+    except: &BTreeSet<u16>,
+    claimed: &mut Claims,
+    dry_run: bool,
+) -> Result<u16> {
     let (first, last) = (*app.config.node_ports.start(), *app.config.node_ports.end());
     let count = u64::from(last - first) + 1;
     let start = app.random() % count;
     let picks = (0..PICKS).map(|_| app.random() % count);
     for offset in picks.chain((0..count).map(|i| (start + i) % count)) {
         let port = first + offset as u16;
-        if claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await? {
+        if !except.contains(&port)
+            && claim(app, &format!("{PORTS}{port}"), || port_claim(owner), owner, claimed, dry_run).await?
+        {
             return Ok(port);
         }
     }
@@ -414,33 +436,39 @@ async fn claim(
         return Ok(app.get(key).await?.is_none());
     }
     let value = value();
-    match app.store.put(key, value.clone(), Expect::Absent, Durability::Durable).await {
-        Ok(_) => {}
-        Err(StoreError::Conflict { current: Some(current), .. }) => {
+    let mut seen: Option<Record> = None;
+    for _ in 0..CLAIM_TRIES {
+        let mut ours_already = false;
+        if let Some(current) = &seen {
             let holder = holder(app, key, &current.value);
-            if holder == owner {
+            ours_already = holder == owner;
+            if ours_already {
                 // Another write of the same Service is ahead, or one that broke off: whichever Service gets stored has it.
-                return Ok(true);
-            }
-            if holds(app, key, &holder).await? {
+                // Not where one is stored: it may be on its way out, and takes its claim along.
+                if claimed.creates && stored(app, owner).await?.is_some() {
+                    let (_, name) = owner.split_once('/').unwrap_or(("", owner));
+                    return Err(Failure::already_exists("", "services", name));
+                }
+            } else if holds(app, key, &holder).await? || !is_old(app, key, &current.value) {
+                // What does not hold it was left behind by a crash. A Service that is being written right now would lose
+                // its claim here, so only its own next write or a claim older than any request may take it.
                 return Ok(false);
-            }
-            // Left behind by a crash. A Service that is being written right now would lose its claim here, so
-            // only its own next write or a claim older than any request may take it.
-            if !is_old(app, key, &current.value) {
-                return Ok(false);
-            }
-            match app.store.put(key, value, Expect::Revision(current.revision), Durability::Durable).await {
-                Ok(_) => {}
-                Err(StoreError::Conflict { .. }) => return Ok(false),
-                Err(error) => return Err(app.store_failure(error)),
             }
         }
-        Err(StoreError::Conflict { .. }) => return Ok(false),
-        Err(error) => return Err(app.store_failure(error)),
+        let expect = seen.map_or(Expect::Absent, |current| Expect::Revision(current.revision));
+        match app.store.put(key, value.clone(), expect, Durability::Durable).await {
+            Ok(revision) => {
+                // What another write of this Service may rely on is not ours to give back.
+                if !ours_already {
+                    claimed.made.push((key.to_owned(), revision));
+                }
+                return Ok(true);
+            }
+            Err(StoreError::Conflict { current, .. }) => seen = current,
+            Err(error) => return Err(app.store_failure(error)),
+        }
     }
-    claimed.0.push(key.to_owned());
-    Ok(true)
+    Ok(false)
 }
 
 fn holder(app: &App, key: &str, value: &[u8]) -> String {
@@ -474,18 +502,23 @@ fn is_old(app: &App, key: &str, value: &[u8]) -> bool {
     made.is_some_and(|made| made + CLAIM_SECONDS < now)
 }
 
+/// The Service as it is now.
+async fn stored(app: &App, owner: &str) -> Result<Option<Value>> {
+    let Some((namespace, name)) = owner.split_once('/') else { return Ok(None) };
+    app.object("", "v1", "services", namespace, name).await
+}
+
 async fn holds(app: &App, key: &str, holder: &str) -> Result<bool> {
-    let Some((namespace, name)) = holder.split_once('/') else { return Ok(false) };
-    let Some(service) = app.object("", "v1", "services", namespace, name).await? else { return Ok(false) };
+    let Some(service) = stored(app, holder).await? else { return Ok(false) };
     let holdings = Holdings::of(&service);
     let last = key.rsplit('/').next().unwrap_or_default();
     Ok(holdings.addresses.contains(last) || last.parse().is_ok_and(|p| holdings.ports.contains(&p)))
 }
 
-/// Gives claims back.
-pub async fn release(app: &App, keys: Vec<String>) {
-    for key in keys {
-        if let Err(error) = app.store.delete(&key, Expect::Any, Durability::Durable).await
+/// Gives claims back that nobody has written since.
+pub async fn release(app: &App, claims: Vec<Claim>) {
+    for (key, revision) in claims {
+        if let Err(error) = app.store.delete(&key, Expect::Revision(revision), Durability::Durable).await
             && !matches!(error, StoreError::Conflict { .. })
         {
             tracing::warn!(key, %error, "cannot give back a service address or port");
@@ -493,11 +526,26 @@ pub async fn release(app: &App, keys: Vec<String>) {
     }
 }
 
-/// Gives back what a Service no longer holds.
-pub async fn freed(app: &App, old: &Value, new: Option<&Value>) {
+/// Gives back what a Service no longer holds since it was written or deleted at `revision`. Who wants it since then has written the
+/// claim again.
+pub async fn freed(app: &App, old: &Value, new: Option<&Value>, revision: u64) {
     let (before, after) = (Holdings::of(old), new.map(Holdings::of).unwrap_or_default());
     let mut keys: Vec<String> =
         before.addresses.difference(&after.addresses).map(|a| address_key(app, a)).collect();
     keys.extend(before.ports.difference(&after.ports).map(|p| format!("{PORTS}{p}")));
-    release(app, keys).await;
+    let owner = owner(old);
+    for key in keys {
+        match lapsed(app, &key, &owner, revision).await {
+            Ok(Some(claim)) => release(app, vec![(key, claim)]).await,
+            Ok(None) => {}
+            Err(error) => tracing::warn!(key, %error, "cannot give back a service address or port"),
+        }
+    }
+}
+
+/// The revision of a claim of this Service from before it let go.
+async fn lapsed(app: &App, key: &str, owner: &str, let_go: u64) -> Result<Option<u64>> {
+    let Some(claim) = app.get(key).await? else { return Ok(None) };
+    let its = claim.revision < let_go && holder(app, key, &claim.value) == owner;
+    Ok((its && !holds(app, key, owner).await?).then_some(claim.revision))
 }

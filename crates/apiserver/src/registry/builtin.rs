@@ -61,6 +61,7 @@ fn resource(row: &'static resources::Resource) -> Resource {
         shape: if stored.is_some() { 2 } else { 1 },
         canonical: stored.is_none(),
         stored,
+        replaced: None,
     }
 }
 

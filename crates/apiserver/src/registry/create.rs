@@ -78,6 +78,14 @@ async fn create_as(
         }
         prepare(call, resource, &mut draft, options, owned).await?;
         let name = write::name_of(&draft).to_owned();
+        // Last: what is refused uses up nothing.
+        if let Err(failure) = admission::charge(call, resource, &draft, options.dry_run).await {
+            kinds::abandoned(call).await;
+            if generated && failure.code() == 409 && attempt + 1 < NAME_TRIES {
+                continue;
+            }
+            return Err(failure);
+        }
         let stored = resource.to_stored(draft);
         let value = resource.encode(&stored);
         if options.dry_run {
@@ -88,7 +96,7 @@ async fn create_as(
             return Ok(Written { value, revision: 0, code: StatusCode::CREATED });
         }
         let key = resource.key(&namespace, &name);
-        match write::put(call, resource, &key, value.clone(), Expect::Absent).await? {
+        match write::put(call, resource, &key, &stored, value.clone(), Expect::Absent).await? {
             Some(revision) => {
                 kinds::created(call, resource, &stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::CREATED });
@@ -120,11 +128,12 @@ async fn prepare(
         let merged = patch::merge(&object["status"], &status).map_err(super::patch::failure)?;
         object["status"] = merged;
     }
-    admission::admit(call, resource, Operation::Create, object, None, options.dry_run).await?;
+    admission::admit(call, resource, Operation::Create, object, None).await?;
     if !owned {
         ownership::track_create(call, resource, object, options);
     }
-    let errors = resource.schema.validate(resource, object, None);
+    let rule_time = call.app.config.rule_time;
+    let errors = resource.schema.validate(resource, object, None, rule_time).await?;
     if !errors.is_empty() {
         return Err(resource.invalid(shown_name(object), &errors));
     }

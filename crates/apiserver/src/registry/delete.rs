@@ -130,8 +130,7 @@ pub async fn delete(
         let Some(stored) = call.app.get(&key).await? else { return Err(resource.not_found(name)) };
         let old = resource.decode(&stored.value, stored.revision).map_err(Failure::internal)?;
         check_preconditions(resource, name, &old, stored.revision, options)?;
-        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old), options.dry_run)
-            .await?;
+        admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old)).await?;
         let mut new = old.clone();
         set_finalizers(resource, &mut new, options);
         kinds::before_delete(resource, &mut new);
@@ -174,7 +173,9 @@ pub async fn delete(
             if options.dry_run {
                 return Ok(Outcome::Gone { value, revision: stored.revision, uid });
             }
-            if let Some(revision) = remove(call, resource, &key, Expect::Revision(stored.revision)).await? {
+            if let Some(revision) =
+                remove(call, resource, &key, &new_stored, Expect::Revision(stored.revision)).await?
+            {
                 kinds::deleted(call, resource, &new_stored, revision).await;
                 return Ok(Outcome::Gone { value, revision, uid });
             }
@@ -186,7 +187,8 @@ pub async fn delete(
         }
         let value = resource.encode(&new_stored);
         if let Some(revision) =
-            write::put(call, resource, &key, value.clone(), Expect::Revision(stored.revision)).await?
+            write::put(call, resource, &key, &new_stored, value.clone(), Expect::Revision(stored.revision))
+                .await?
         {
             let old_stored = resource.to_stored(old);
             kinds::updated(call, resource, &old_stored, &new_stored, revision).await;
@@ -202,8 +204,15 @@ pub fn is_released(resource: &Resource, object: &Value) -> bool {
 }
 
 /// Removes a key; a lost race is `None`.
-pub async fn remove(call: &Call, resource: &Resource, key: &str, expect: Expect) -> Result<Option<u64>> {
-    match call.app.store.delete(key, expect, resource.durability).await {
+pub async fn remove(
+    call: &Call,
+    resource: &Resource,
+    key: &str,
+    object: &Value,
+    expect: Expect,
+) -> Result<Option<u64>> {
+    let durability = call.app.config.durability(resource, object);
+    match call.app.store.delete(key, expect, durability).await {
         Ok(deleted) => Ok(Some(deleted.revision)),
         Err(StoreError::Conflict { .. }) => Ok(None),
         Err(error) => Err(call.app.store_failure(error)),

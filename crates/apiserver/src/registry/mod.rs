@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 use http::Response;
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
+use tombolo_store::{Store, StoreError};
 
 use crate::crd::{self, Definitions};
 use crate::http::body::Body;
@@ -35,8 +37,9 @@ pub struct Registry {
 }
 
 impl Registry {
-    pub fn new() -> Self {
-        Self { built_in: BuiltIn::new(), custom: Mirror::new(Definitions::default(), [crd::source()]) }
+    pub fn new(stop: &CancellationToken) -> Self {
+        let custom = Mirror::new(Definitions::new(stop.clone()), [crd::source()]);
+        Self { built_in: BuiltIn::new(), custom }
     }
 
     /// The CustomResourceDefinitions that are served.
@@ -47,6 +50,11 @@ impl Registry {
     /// The index of definitions, fresh.
     pub async fn custom(&self, app: &App) -> Result<parking_lot::RwLockReadGuard<'_, Definitions>> {
         self.custom.fresh(&*app.store).await.map_err(|e| app.store_failure(e))
+    }
+
+    /// Takes over what changed of the definitions.
+    pub async fn note(&self, store: &dyn Store) -> Result<(), StoreError> {
+        self.custom.fresh(store).await.map(drop)
     }
 
     pub async fn find(&self, app: &App, group: &str, version: &str, plural: &str) -> Result<Option<Shared>> {

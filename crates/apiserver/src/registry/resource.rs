@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
+use tokio_util::sync::CancellationToken;
 use tombolo_k8s::convert;
 use tombolo_store::Durability;
 
@@ -39,6 +40,8 @@ pub struct Resource {
     pub canonical: bool,
     /// Set when objects are stored in the form of another group or version.
     pub stored: Option<StoredForm>,
+    /// Cancelled when the definition that this row is from changes or goes: what was begun with it ends.
+    pub replaced: Option<CancellationToken>,
 }
 
 /// The group and version in which a kind is kept that is also served in another.

@@ -1,6 +1,7 @@
 //! What a kind's objects look like: a built-in type from the tables, or the schema of a definition.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::Value;
 use tombolo_k8s::field::FieldError;
@@ -11,6 +12,7 @@ use tombolo_k8s::{crd, validate};
 use super::resource::Resource;
 use super::update::Part;
 use crate::crd::CustomSchema;
+use crate::http::status::Result;
 use crate::kinds::certificates;
 
 #[derive(Debug)]
@@ -94,15 +96,16 @@ impl Schema {
         }
     }
 
-    pub fn validate(
+    pub async fn validate(
         &self,
         resource: &Resource,
         object: &Value,
         old: Option<(&Value, Part<'_>)>,
-    ) -> Vec<FieldError> {
+        rule_time: Duration,
+    ) -> Result<Vec<FieldError>> {
         match self {
-            Self::BuiltIn(row) => built_in(row, object, old),
-            Self::Custom(custom) => custom.validate(resource, object, old),
+            Self::BuiltIn(row) => Ok(built_in(row, object, old)),
+            Self::Custom(custom) => custom.validate(resource, object, old, rule_time).await,
         }
     }
 

@@ -132,7 +132,7 @@ async fn change_admitted(
         kinds::prepare_update(call, resource, part, &mut new, &old).await?;
         if admitted {
             let operation = Operation::Update(part);
-            admission::admit(call, resource, operation, &mut new, Some(&old), options.dry_run).await?;
+            admission::admit(call, resource, operation, &mut new, Some(&old)).await?;
         }
         // A scheduler's decision is not a change of what was asked for.
         let counts = !matches!(part, Part::Status | Part::Other("binding"));
@@ -143,7 +143,8 @@ async fn change_admitted(
         if !owned {
             ownership::track_update(call, resource, &old, &mut new, part, options);
         }
-        let errors = resource.schema.validate(resource, &new, Some((&old, part)));
+        let rule_time = call.app.config.rule_time;
+        let errors = resource.schema.validate(resource, &new, Some((&old, part)), rule_time).await?;
         if !errors.is_empty() {
             return Err(resource.invalid(&name, &errors));
         }
@@ -161,7 +162,7 @@ async fn change_admitted(
         if last {
             // The last finalizer is gone: what was being deleted goes now.
             if let Some(revision) =
-                delete::remove(call, resource, &key, Expect::Revision(stored.revision)).await?
+                delete::remove(call, resource, &key, &new_stored, Expect::Revision(stored.revision)).await?
             {
                 kinds::deleted(call, resource, &new_stored, revision).await;
                 return Ok(Written { value, revision, code: StatusCode::OK });
@@ -169,7 +170,8 @@ async fn change_admitted(
             continue;
         }
         if let Some(revision) =
-            write::put(call, resource, &key, value.clone(), Expect::Revision(stored.revision)).await?
+            write::put(call, resource, &key, &new_stored, value.clone(), Expect::Revision(stored.revision))
+                .await?
         {
             kinds::updated(call, resource, &old_stored, &new_stored, revision).await;
             return Ok(Written { value, revision, code: StatusCode::OK });

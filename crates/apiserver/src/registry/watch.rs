@@ -1,7 +1,8 @@
 //! Watching: one newline-separated JSON document per event.
 //!
 //! Plain events are rendered once per change and shared by all watchers; a watcher with a selector or another
-//! form renders for itself. A client that does not read stops only its own stream: the store drops a
+//! form renders for itself. A watch of a custom kind ends when its definition changes: it would go on showing objects under
+//! the old schema. A client that does not read stops only its own stream: the store drops a
 //! watcher that falls out of the history, and the stream then ends with a 410 that makes the client list again.
 //!
 //! Two options are ours. `omitManagedFields=true` leaves those out, here and in every other answer. With `generationChangesOnly=true` a change that leaves generation and deletion as they were is
@@ -43,7 +44,7 @@ struct Stream {
     initial_end: Option<u64>,
     bookmarks: bool,
     generations_only: bool,
-    shared: bool,
+    sharing: Sharing,
     deadline: Instant,
     next_bookmark: Instant,
     stop: CancellationToken,
@@ -54,8 +55,16 @@ struct Stream {
     _open: crate::metrics::OpenWatch,
 }
 
+/// Which events are shown in the form that all watchers share. There is one for each, so it must not depend on who looks first.
+enum Sharing {
+    None,
+    All,
+    /// What was written under the schema that this watcher knows; the rest is made to fit it.
+    Shape(u32),
+}
+
 enum Alarm {
-    /// The server stops.
+    /// The server stops, or the definition was changed.
     Stop,
     /// A bookmark or the end is due.
     Clock,
@@ -122,10 +131,10 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
     let now = Instant::now();
     let (deadline, next_bookmark) = (now + Duration::from_secs(seconds), now + BOOKMARK_EVERY);
-    let stop = call.app.stop.clone();
+    let stop = resource.replaced.as_ref().unwrap_or(&call.app.stop).clone();
     let stream = Stream {
         resource: resource.clone(),
-        shared: output == Output::Json && resource.canonical && !omits_managers(&call.query),
+        sharing: sharing(call, resource, output),
         form: Form::new(output, resource, &call.query),
         filter: options.filter,
         watch: Some(watch),
@@ -142,6 +151,13 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         _open: call.app.metrics.open_watch(),
     };
     Ok(bytes_response(StatusCode::OK, "application/json", Body::watch(stream)))
+}
+
+fn sharing(call: &Call, resource: &Shared, output: Output) -> Sharing {
+    if output != Output::Json || !resource.canonical || omits_managers(&call.query) {
+        return Sharing::None;
+    }
+    if resource.schema.is_custom() { Sharing::Shape(resource.shape) } else { Sharing::All }
 }
 
 impl futures::Stream for Stream {
@@ -244,7 +260,7 @@ impl Stream {
                 continue;
             }
             let plain = plain_kind(event) == kind && (kind != "DELETED" || event.is_deletion());
-            if self.shared && plain {
+            if plain && self.shares(value) {
                 let line = event.rendered(|event| render_shared(&self.resource, event));
                 if alone {
                     return Some(line.clone());
@@ -255,6 +271,16 @@ impl Stream {
             }
         }
         (!out.is_empty()).then(|| out.into())
+    }
+
+    fn shares(&self, value: Option<&Bytes>) -> bool {
+        match self.sharing {
+            Sharing::None => false,
+            Sharing::All => true,
+            Sharing::Shape(shape) => {
+                value.and_then(|v| Record::read(v).ok()).is_some_and(|r| r.shape == shape)
+            }
+        }
     }
 
     fn event(&mut self, out: &mut Vec<u8>, kind: &str, value: &[u8], revision: u64) {
@@ -304,13 +330,8 @@ fn render_shared(resource: &Shared, event: &Event) -> Bytes {
     out.extend_from_slice(plain_kind(event).as_bytes());
     out.extend_from_slice(b"\",\"object\":");
     match Record::read(value) {
-        Ok(record) if resource.schema.copies(resource, record.shape) => {
-            record.render_into(&mut out, &resource.prefix, event.revision);
-        }
-        _ => {
-            let object = resource.decode(value, event.revision).unwrap_or_default();
-            out.extend_from_slice(object.to_string().as_bytes());
-        }
+        Ok(record) => record.render_into(&mut out, &resource.prefix, event.revision),
+        Err(_) => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b"}\n");
     out.into()

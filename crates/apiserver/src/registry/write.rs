@@ -219,15 +219,17 @@ pub fn check_place(resource: &Resource, object: &mut Value, namespace: &str, nam
     Ok(())
 }
 
-/// Writes an encoded object; a lost race is `None`.
+/// Writes an object and its encoded form; a lost race is `None`.
 pub async fn put(
     call: &Call,
     resource: &Resource,
     key: &str,
+    object: &Value,
     value: Bytes,
     expect: Expect,
 ) -> Result<Option<u64>> {
-    match call.app.store.put(key, value, expect, resource.durability).await {
+    let durability = call.app.config.durability(resource, object);
+    match call.app.store.put(key, value, expect, durability).await {
         Ok(revision) => Ok(Some(revision)),
         Err(StoreError::Conflict { .. }) => Ok(None),
         Err(error) => Err(call.app.store_failure(error)),

@@ -1,9 +1,12 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
 use serde_json::{Value, json};
+use tombolo_apiserver::{Config, Identity, Server};
+use tombolo_store::MemoryStore;
 
-use crate::client::Client;
+use crate::client::{Client, brief};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const FOOS: &str = "/apis/example.com/v1/namespaces/default/foos";
@@ -85,6 +88,62 @@ async fn a_default_added_later_shows_on_what_was_stored_before() {
     client.send(Method::PATCH, &path, "application/json-patch+json", add.to_string()).await.expect(200);
     assert_eq!(client.get(&format!("{FOOS}/a")).await.expect(200)["spec"]["shape"], "round");
     assert_eq!(client.get(FOOS).await.expect(200)["items"][0]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
+async fn a_watch_ends_when_its_definition_changes_and_the_next_one_shows_the_new_form() {
+    let client = defined().await;
+    let mut before = client.watch(&format!("{FOOS}?watch=true")).await;
+    let mut quiet = client.watch(&format!("{FOOS}?watch=true&labelSelector=nobody")).await;
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    assert_eq!(brief(&before.next().await), ("ADDED".to_owned(), "a".to_owned()));
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    // What does not change what is served ends nothing.
+    client.merge(&path, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.post(FOOS, foo("b", json!({}))).await.expect(201);
+    assert_eq!(brief(&before.next().await), ("ADDED".to_owned(), "b".to_owned()));
+    let shape = json!([{
+        "op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/shape",
+        "value": {"type": "string"},
+    }]);
+    client.send(Method::PATCH, &path, "application/json-patch+json", shape.to_string()).await.expect(200);
+    let ended = tokio::time::timeout(Duration::from_secs(20), quiet.line()).await;
+    assert_eq!(ended.expect("the watch goes on"), None, "without another request");
+    let mut after = client.watch(&format!("{FOOS}?watch=true")).await;
+    client.post(FOOS, foo("c", json!({"shape": "round"}))).await.expect(201);
+    let ended = tokio::time::timeout(Duration::from_secs(20), before.line()).await;
+    assert_eq!(ended.expect("the watch goes on"), None);
+    let shown = loop {
+        let event = after.next().await;
+        if brief(&event).1 == "c" {
+            break event;
+        }
+    };
+    assert_eq!(shown["object"]["spec"]["shape"], "round");
+}
+
+#[tokio::test]
+async fn a_replica_that_has_not_heard_of_a_change_spoils_no_event_for_others() {
+    let store = Arc::new(MemoryStore::new());
+    let replica = async || Client {
+        server: Server::start(Config::new(store.clone())).await.unwrap(),
+        identity: Some(Identity::system("admin")),
+        headers: Vec::new(),
+    };
+    let (one, other) = (replica().await, replica().await);
+    one.post(DEFINITIONS, definition()).await.expect(201);
+    let mut late = other.watch(&format!("{FOOS}?watch=true")).await;
+    let shape = json!([{
+        "op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/shape",
+        "value": {"type": "string"},
+    }]);
+    let path = format!("{DEFINITIONS}/foos.example.com");
+    one.send(Method::PATCH, &path, "application/json-patch+json", shape.to_string()).await.expect(200);
+    let mut watch = one.watch(&format!("{FOOS}?watch=true")).await;
+    one.post(FOOS, foo("a", json!({"shape": "round"}))).await.expect(201);
+    // It looks first, and either shows what it knows or has ended.
+    let _ = late.line().await;
+    assert_eq!(watch.next().await["object"]["spec"]["shape"], "round");
 }
 
 #[tokio::test]
@@ -173,4 +232,49 @@ async fn names_that_are_taken_are_not_accepted() {
         .find(|c| c["type"] == "NamesAccepted")
         .unwrap();
     assert_eq!((&accepted["status"], &accepted["reason"]), (&json!("False"), &json!("KindConflict")));
+}
+
+#[tokio::test]
+async fn a_server_answers_while_rules_take_long_and_ends_them_for_who_waits() {
+    let mut config = Config::new(Arc::new(MemoryStore::new()));
+    config.rule_time = Duration::from_millis(300);
+    let server = Server::start(config).await.unwrap();
+    let client = Client { server, identity: Some(Identity::system("admin")), headers: Vec::new() };
+    let mut made = definition();
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["list"] = json!({
+        "type": "array", "items": {"type": "integer"},
+        "x-kubernetes-validations": [{"rule": "self.all(x, self.all(y, x + y > 0))"}],
+    });
+    client.post(DEFINITIONS, made).await.expect(201);
+    let list = |items: usize| json!({"list": vec![1; items]});
+    let slow = {
+        let (client, object) = (client.clone(), foo("slow", list(5000)));
+        tokio::spawn(async move { client.post(FOOS, object).await })
+    };
+    // On this test's one thread: whatever holds it up holds up everything.
+    while !slow.is_finished() {
+        client.get("/api/v1/namespaces/default").await.expect(200);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let refused = slow.await.unwrap().expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("running out of cost budget"), "{refused}");
+    // They cannot be stopped: large objects of this kind have to wait, small ones do not.
+    client.post(FOOS, foo("large", list(5000))).await.expect(429);
+    client.post(FOOS, foo("small", list(20))).await.expect(201);
+}
+
+#[tokio::test]
+async fn rules_are_run_for_large_objects_too() {
+    let client = Client::new().await;
+    let mut made = definition();
+    made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["list"] = json!({
+        "type": "array", "items": {"type": "integer"},
+        "x-kubernetes-validations": [{"rule": "self.all(x, x in [1, 2] && x in self)", "message": "one or two"}],
+    });
+    client.post(DEFINITIONS, made).await.expect(201);
+    let mut list = vec![1; 2000];
+    client.post(FOOS, foo("good", json!({"list": list}))).await.expect(201);
+    list.push(3);
+    let refused = client.post(FOOS, foo("bad", json!({"list": list}))).await.expect(422);
+    assert!(refused["message"].as_str().unwrap().contains("one or two"), "{refused}");
 }

@@ -188,6 +188,35 @@ async fn a_limit_range_fills_in_and_bounds() {
 }
 
 #[tokio::test]
+async fn what_is_refused_uses_up_no_quota() {
+    let client = Client::new().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let hard = json!({"services": "2", "configmaps": "9"});
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": hard}});
+    client.post(quotas, quota).await.expect(201);
+    client.merge(&format!("{quotas}/q/status"), json!({"status": {"hard": hard}})).await.expect(200);
+    let services = "/api/v1/namespaces/default/services";
+    let service = |name: &str, port: u32, address: &str| json!({"metadata": {"name": name}, "spec": {"clusterIP": address, "ports": [{"port": port}]}});
+    client.post(services, service("a", 80, "10.96.7.7")).await.expect(201);
+    client.post(services, service("b", 70_000, "")).await.expect(422);
+    client.post(services, service("c", 80, "10.96.7.7")).await.expect(422);
+    client.post(services, service("a", 80, "")).await.expect(409);
+    let maps = "/api/v1/namespaces/default/configmaps";
+    client.post(maps, json!({"metadata": {"name": "Not A Name"}})).await.expect(422);
+    let used = client.get(&format!("{quotas}/q")).await.expect(200)["status"]["used"].clone();
+    assert_eq!(used, json!({"services": "1"}));
+    // Nor does who is refused for the quota keep the address.
+    client.post(services, service("d", 80, "")).await.expect(201);
+    client.post(services, service("e", 80, "10.96.7.8")).await.expect(403);
+    client.delete(&format!("{services}/d")).await.expect(200);
+    client
+        .merge(&format!("{quotas}/q/status"), json!({"status": {"used": {"services": "1"}}}))
+        .await
+        .expect(200);
+    client.post(services, service("f", 80, "10.96.7.8")).await.expect(201);
+}
+
+#[tokio::test]
 async fn a_quota_is_charged_and_then_refuses() {
     let client = Client::new().await;
     let quotas = "/api/v1/namespaces/default/resourcequotas";

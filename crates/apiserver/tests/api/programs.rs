@@ -1,10 +1,11 @@
 //! What programs that write in numbers may ask for: options of ours.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use tombolo_apiserver::{Config, Identity, Server};
-use tombolo_store::MemoryStore;
+use tombolo_store::{EmbeddedOptions, EmbeddedStore, MemoryStore};
 
 use crate::client::Client;
 
@@ -78,4 +79,47 @@ async fn a_new_object_keeps_its_status_for_who_may_write_both() {
     eve.post(PODS, pod("eves")).await.expect(201);
     client.put(&format!("{rbac}/roles/maker"), role(&["pods", "pods/status"])).await.expect(200);
     eve.post(&format!("{PODS}?withStatus=true"), pod("whole-of-eve")).await.expect(201);
+}
+
+#[tokio::test]
+async fn what_programs_make_costs_no_sync_and_what_people_want_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions { flush_interval: Duration::from_secs(3600), ..Default::default() };
+    let store = EmbeddedStore::open(folder.path(), options).unwrap();
+    let mut config = Config::new(Arc::new(store));
+    config.made_by_programs = &[("", "pods", "example.com/mirror")];
+    let server = Server::start(config).await.unwrap();
+    let client = Client { server, identity: Some(Identity::system("admin")), headers: Vec::new() };
+    client.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    let written = || {
+        let files = std::fs::read_dir(folder.path()).unwrap().map(|file| file.unwrap().metadata().unwrap());
+        files.map(|file| file.len()).sum::<u64>()
+    };
+    let mirror = |name: &str| {
+        let mut mirror = pod(name);
+        mirror["metadata"]["labels"] = json!({"example.com/mirror": "w"});
+        mirror
+    };
+    client.post(PODS, pod("people")).await.expect(201);
+    let before = written();
+    for round in 0..100 {
+        let one = format!("{PODS}/m-{round}");
+        client.post(PODS, mirror(&format!("m-{round}"))).await.expect(201);
+        client.merge(&format!("{one}/status"), json!({"status": {"message": "m"}})).await.expect(200);
+        if round > 0 {
+            client.delete(&format!("{one}?gracePeriodSeconds=0")).await.expect(200);
+        }
+    }
+    assert_eq!(written(), before, "mirrors are made, changed and removed");
+    let grown = |what: &str, before: u64| {
+        let now = written();
+        assert!(now > before, "{what}");
+        now
+    };
+    client.delete(&format!("{PODS}/m-0")).await.expect(200);
+    let after = grown("somebody wants one gone", before);
+    client.merge(&format!("{PODS}/people/status"), json!({"status": {"message": "m"}})).await.expect(200);
+    let after = grown("a pod of people changes", after);
+    client.delete(&format!("{PODS}/people?gracePeriodSeconds=0")).await.expect(200);
+    grown("a pod of people is removed", after);
 }

@@ -32,6 +32,11 @@ impl Custom {
         prune::default(object, &self.schema);
     }
 
+    /// At most about so many steps are taken to evaluate the rules.
+    pub fn steps(&self, object: &Value, old: Option<&Value>) -> u64 {
+        self.rules.as_ref().map_or(0, |rules| rules.steps(object, old))
+    }
+
     /// Everything but metadata. On update (`old` present) a problem with a value that did not change is let pass,
     /// so that tightening a schema does not make existing objects unwritable.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
