@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tombolo_api::{Drift, DriftItem, Tombstone, WorkSpec, names};
 
 use crate::fields;
-use crate::ledger::{Key, Ledger, Outcome, Version, keys};
+use crate::ledger::{Key, Ledger, Outcome, Root, Selects, Version, keys};
 use crate::owners::{Claim, Farewell, Owner, Owners};
 
 /// How often fields are given up to others within one apply.
@@ -140,13 +140,12 @@ impl Applier {
                 took(&applied);
                 drift.extend(applied.drift);
                 drift.sort();
-                Outcome {
-                    drift,
+                let root = Root {
                     generation: applied.object.metadata.generation.unwrap_or_default(),
                     status: applied.object.data.get("status").cloned(),
-                    refused: None,
-                    made,
-                }
+                    selects: Selects::of(&applied.key.namespace, &applied.object.data),
+                };
+                Outcome { drift, root, refused: None, made }
             }
             Err(refusal) => refused(refusal),
         }

@@ -124,11 +124,7 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
             tracing::warn!(work, reason, message, "not applied");
         }
         shared.made(std::mem::take(&mut outcome.made));
-        let first = shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
-        // From now on pods that were there before are this Work's.
-        if first && spec.adopt {
-            shared.recount.notify_one();
-        }
+        shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
         if failed {
             return shared.todo.retry(work, Instant::now());
         }
