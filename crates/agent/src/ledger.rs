@@ -103,6 +103,10 @@ const FLIGHTS: usize = 8;
 pub const REST: Duration = Duration::from_millis(20);
 
 impl Entry {
+    fn is_removed(&self) -> bool {
+        self.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True")
+    }
+
     fn keeps_lease(&self) -> bool {
         self.spec.lease.is_some() && self.spec.tombstone.is_none()
     }
@@ -376,9 +380,7 @@ impl Ledger {
 
     /// Is the removal of a workload that may run at most once still under way?
     pub fn fences_pending(&self) -> bool {
-        let removed =
-            |e: &Entry| e.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True");
-        self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !removed(e))
+        self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !e.is_removed())
     }
 
     /// Works that name the object, as root or as dependency.
@@ -430,9 +432,13 @@ impl Ledger {
         self.works.get(work).is_some_and(|e| e.emptied)
     }
 
-    /// All that a tombstone asked for is done.
+    /// All that a tombstone asked for is done. What was said of it first stands: whoever looks again does not see what was let
+    /// go, and why.
     pub fn removed(&mut self, work: &str, uid: &str, generation: i64, message: &str, now: &str) {
         let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
+        if entry.is_removed() && entry.status.observed_generation == generation {
+            return;
+        }
         set(&mut entry.status, "Removed", ("True", "Tombstone".into(), message.to_owned()), now);
         entry.status.observed_generation = generation;
         self.changed.insert(work.to_owned());

@@ -421,3 +421,16 @@ fn what_a_tombstone_left_nothing_of_is_not_looked_for_again_until_the_hub_wants_
     ledger.put(&work("a", "2", 2));
     assert!(!ledger.is_emptied("a"), "the same name, another Work");
 }
+
+#[test]
+fn what_was_first_said_of_a_removal_stands_until_the_hub_wants_something_else() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let said = |ledger: &Ledger| ledger.get("a").expect("known").status.conditions[0].message.clone();
+    ledger.removed("a", "1", 1, "Namespace/shop stays", "t");
+    ledger.removed("a", "1", 1, "deleted at the hub", "t");
+    assert_eq!(said(&ledger), "Namespace/shop stays");
+    ledger.put(&work("a", "1", 2));
+    ledger.removed("a", "1", 2, "placed elsewhere", "t");
+    assert_eq!(said(&ledger), "placed elsewhere");
+}
