@@ -6,11 +6,15 @@ use tombolo_api::{Offer, Site};
 
 use crate::capacity::few;
 
-/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it.
+/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it, and a site
+/// with a taint that keeps replicas away is not offered at all: the hub above knows no taints of parts, and would give its room
+/// to what does not tolerate them. What tolerates them still goes there, if the hub below decides so.
 pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
     let mut groups: BTreeMap<String, Offer> = BTreeMap::new();
     let back = |hubs: &[String]| hubs.iter().any(|hub| hub == to);
-    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !back(&s.spec.hubs);
+    let closed =
+        |s: &Site| s.spec.taints.iter().any(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
+    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !closed(s) && !back(&s.spec.hubs);
     for site in sites.iter().filter(open) {
         let status = site.status.clone().unwrap_or_default();
         // A hub below the hub below has its own offers; they pass through.
@@ -58,7 +62,7 @@ pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_api::{Condition, Location, NodeShape, SiteSpec, SiteStatus};
+    use tombolo_api::{Condition, Location, NodeShape, SiteSpec, SiteStatus, Taint};
 
     fn site(zone: &str, free: &str, ready: &str) -> Site {
         let location = Location { zone: Some(zone.into()), ..Default::default() };
@@ -106,6 +110,18 @@ mod tests {
         let (offered, had) =
             (shapes.iter().map(room).sum::<i64>(), (0..100).map(|n| 2 * (1000 + 37 * n)).sum());
         assert!(offered <= had && offered > had * 9 / 10, "{offered} of {had}");
+    }
+
+    #[test]
+    fn a_site_that_keeps_replicas_away_is_not_offered() {
+        let tainted = |effect: &str| {
+            let mut site = site("a", "1", "True");
+            site.spec.taints = vec![Taint { key: "k".into(), effect: effect.into(), ..Default::default() }];
+            site
+        };
+        let sites = [tainted("NoSchedule"), tainted("NoExecute"), tainted("PreferNoSchedule")];
+        assert_eq!(offers(&sites[..2], "above"), []);
+        assert_eq!(offers(&sites, "above")[0].sites, 1, "one of them only asks");
     }
 
     #[test]
