@@ -17,7 +17,8 @@ use serde_json::{Value, json};
 use tombolo_api::{Drift, DriftItem, Tombstone, WorkSpec, names};
 
 use crate::fields;
-use crate::ledger::{Key, Ledger, Outcome, Version, keys};
+use crate::inside;
+use crate::ledger::{Key, Ledger, Outcome, Root, Selects, Version, keys};
 use crate::owners::{Claim, Farewell, Owner, Owners};
 
 /// How often fields are given up to others within one apply.
@@ -75,12 +76,14 @@ impl From<Error> for Refusal {
 }
 
 /// How far the removal of something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Removed {
     Gone,
     UnderWay,
     /// It stays: it is somebody else's, or is so from now on.
     LetGo,
+    /// We made it, and it stays, for the reason given: others have something in it that would go, too.
+    Kept(String),
 }
 
 /// What was last seen of an object of this hub.
@@ -140,13 +143,12 @@ impl Applier {
                 took(&applied);
                 drift.extend(applied.drift);
                 drift.sort();
-                Outcome {
-                    drift,
+                let root = Root {
                     generation: applied.object.metadata.generation.unwrap_or_default(),
                     status: applied.object.data.get("status").cloned(),
-                    refused: None,
-                    made,
-                }
+                    selects: Selects::of(&applied.key.namespace, &applied.object.data),
+                };
+                Outcome { drift, root, refused: None, made }
             }
             Err(refusal) => refused(refusal),
         }
@@ -362,6 +364,7 @@ impl Applier {
         sight: &(dyn Fn(&Key) -> Option<Sight> + Sync),
     ) -> Result<Removed, Refusal> {
         let mut done = Removed::Gone;
+        let mut kept = Vec::new();
         // The root goes first, so that nothing starts without what it needs.
         for (place, key) in keys(spec).enumerate() {
             let removed = match self.remove_as_seen(owner, &key, tombstone, seen, sight(&key)).await? {
@@ -372,10 +375,11 @@ impl Applier {
                 Removed::UnderWay => done = Removed::UnderWay,
                 // Its pods are the site's again. What may run at most once is not gone while they run.
                 Removed::LetGo if place == 0 && spec.adopt && spec.lease.is_none() => done = Removed::LetGo,
+                Removed::Kept(why) => kept.push(why),
                 Removed::Gone | Removed::LetGo => {}
             }
         }
-        Ok(done)
+        Ok(if done == Removed::Gone && !kept.is_empty() { Removed::Kept(kept.join("; ")) } else { done })
     }
 
     /// Deletes with one call what has not changed since it was seen. `None`: it must be looked at.
@@ -388,7 +392,8 @@ impl Applier {
         sight: Option<Sight>,
     ) -> Result<Option<Removed>, Refusal> {
         let Some(sight) = sight else { return Ok(None) };
-        if tombstone.keep || sight.owners.farewell(owner, tombstone, seen) != Farewell::Delete {
+        let delete = sight.owners.farewell(owner, tombstone, seen) == Farewell::Delete;
+        if tombstone.keep || !delete || inside::may_hold(key) {
             return Ok(None);
         }
         let as_seen = Preconditions { uid: None, resource_version: Some(sight.version.revision) };
@@ -425,19 +430,29 @@ impl Applier {
         found: ObjectMeta,
     ) -> Result<Removed, Refusal> {
         let owners = Owners::of(found.annotations.as_ref());
+        let mut done = Removed::LetGo;
         let last = match owners.farewell(owner, tombstone, seen) {
             Farewell::Leave(why) => {
                 tracing::info!(object = %key, work = owner.work, why, "kept in spite of a tombstone");
                 return Ok(if owners.has(owner) { Removed::Gone } else { Removed::LetGo });
             }
-            Farewell::Delete if !tombstone.keep => {
+            // What is being deleted already cannot be kept.
+            Farewell::Delete if !tombstone.keep && found.deletion_timestamp.is_some() => {
                 return self.delete(&self.acting, key, found.uid).await;
             }
+            Farewell::Delete if !tombstone.keep => match inside::others_in(self, key).await? {
+                None => return self.delete(&self.acting, key, found.uid).await,
+                Some(other) => {
+                    tracing::warn!(object = %key, work = owner.work, other, "kept: others have something in it");
+                    done = Removed::Kept(format!("{key} stays: {other} in it is not this hub's"));
+                    true
+                }
+            },
             Farewell::Delete => true,
             Farewell::Release { last } => last,
         };
         self.release(&self.acting, key, std::iter::once(owner), last, found.resource_version).await?;
-        Ok(Removed::LetGo)
+        Ok(done)
     }
 
     /// Deletes exactly the object that was looked at.

@@ -102,6 +102,16 @@ async fn what_is_ours_alone_is_changed_with_one_call_once_it_was_applied() {
     assert_eq!(change(&both, "Apply").await, ["GET", "PATCH"], "others may have come and gone");
 }
 
+#[tokio::test]
+async fn a_selector_that_the_site_did_not_take_selects_nothing() {
+    let (applier, _) = site(&[owner("a")]);
+    let mut lie = spec();
+    lie.object["spec"] = json!({"selector": {"matchLabels": {"app": "x"}}});
+    let seen = applier.sight(&metadata(&[owner("a")], "2", "Apply"));
+    let outcome = applier.apply(&owner("a"), &lie, &Arc::default(), &|_| Some(seen.clone())).await;
+    assert_eq!((outcome.refused, outcome.root.selects), (None, None), "a ConfigMap has no selector");
+}
+
 /// A site where `b` gives the object up between our look and our patch.
 fn site_that_changes() -> (Applier, Arc<Mutex<Vec<String>>>) {
     let asked: Arc<Mutex<Vec<String>>> = Arc::default();

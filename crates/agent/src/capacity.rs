@@ -42,8 +42,10 @@ struct Have {
     os: String,
 }
 
-/// More shapes than this are made coarser: what is free is rounded down until few enough are left.
+/// More shapes than this are made coarser: amounts are rounded down until few enough are left.
 const SHAPES: usize = 32;
+/// Nothing but the highest bit of an amount is left.
+const COARSEST: u32 = 8;
 
 #[derive(Default)]
 pub struct Capacity {
@@ -119,7 +121,13 @@ impl Capacity {
                 let taken = taken.and_then(|t| t.get(resource)).copied().unwrap_or(0);
                 (resource.clone(), (total - taken).max(0))
             };
-            free.push((have, have.allocatable.iter().map(left).collect::<Amounts>()));
+            let shape = Shape {
+                arch: Some(have.arch.clone()).filter(|arch| !arch.is_empty()),
+                os: Some(have.os.clone()).filter(|os| !os.is_empty()),
+                allocatable: have.allocatable.clone(),
+                free: have.allocatable.iter().map(left).collect(),
+            };
+            free.push((shape, 1));
         }
         status.nodes = self.listed.then_some(self.nodes.len() as i64);
         status.capacity = texts(&capacity);
@@ -129,28 +137,97 @@ impl Capacity {
     }
 }
 
-fn shapes(nodes: &[(&Have, Amounts)]) -> Vec<NodeShape> {
-    for coarseness in 0.. {
-        let mut groups: BTreeMap<(Amounts, Amounts, &str, &str), i64> = BTreeMap::new();
-        for (have, free) in nodes {
-            let free =
-                free.iter().map(|(name, value)| (name.clone(), round_down(*value, coarseness))).collect();
-            *groups.entry((have.allocatable.clone(), free, &have.arch, &have.os)).or_default() += 1;
-        }
-        if groups.len() <= SHAPES || coarseness > 62 {
-            let text = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-            let shape =
-                |((allocatable, free, arch, os), count): ((Amounts, Amounts, &str, &str), i64)| NodeShape {
-                    count,
-                    allocatable: texts(&allocatable),
-                    free: texts(&free),
-                    arch: text(arch),
-                    os: text(os),
-                };
-            return groups.into_iter().map(shape).collect();
+/// What nodes that are alike have.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Shape {
+    arch: Option<String>,
+    os: Option<String>,
+    allocatable: Amounts,
+    free: Amounts,
+}
+
+impl Shape {
+    fn of(shape: &NodeShape) -> Self {
+        Self {
+            arch: shape.arch.clone(),
+            os: shape.os.clone(),
+            allocatable: amounts(&shape.allocatable),
+            free: amounts(&shape.free),
         }
     }
-    Vec::new()
+
+    fn coarser(&self, coarseness: u32) -> Self {
+        let round = |amounts: &Amounts| -> Amounts {
+            amounts.iter().map(|(name, value)| (name.clone(), round_down(*value, coarseness))).collect()
+        };
+        Self { allocatable: round(&self.allocatable), free: round(&self.free), ..self.clone() }
+    }
+
+    /// What both have.
+    fn common(&self, other: &Self) -> Option<Self> {
+        let same =
+            (&self.arch, &self.os) == (&other.arch, &other.os) && self.free.keys().eq(other.free.keys());
+        let least = |one: &Amounts, other: &Amounts| -> Amounts {
+            let both = |(name, value): (&String, &i64)| Some((name.clone(), *value.min(other.get(name)?)));
+            one.iter().filter_map(both).collect()
+        };
+        same.then(|| Self {
+            allocatable: least(&self.allocatable, &other.allocatable),
+            free: least(&self.free, &other.free),
+            ..self.clone()
+        })
+    }
+}
+
+/// The same nodes in few shapes, none of which promises more than there is.
+pub fn few(shapes: &[NodeShape]) -> Vec<NodeShape> {
+    self::shapes(&shapes.iter().map(|shape| (Shape::of(shape), shape.count)).collect::<Vec<_>>())
+}
+
+fn shapes(nodes: &[(Shape, i64)]) -> Vec<NodeShape> {
+    let mut groups: BTreeMap<Shape, i64> = BTreeMap::new();
+    for coarseness in 0..=COARSEST {
+        groups.clear();
+        for (shape, count) in nodes {
+            *groups.entry(shape.coarser(coarseness)).or_default() += count;
+        }
+        if groups.len() <= SHAPES {
+            break;
+        }
+    }
+    // Nodes that differ in many ways at once: neighbours count as the lesser of the two.
+    let mut groups: Vec<(Shape, i64)> = groups.into_iter().collect();
+    while groups.len() > SHAPES {
+        let before = groups.len();
+        groups = in_pairs(groups);
+        if groups.len() == before {
+            break;
+        }
+    }
+    let shape = |(shape, count): (Shape, i64)| NodeShape {
+        count,
+        allocatable: texts(&shape.allocatable),
+        free: texts(&shape.free),
+        arch: shape.arch,
+        os: shape.os,
+    };
+    groups.into_iter().map(shape).collect()
+}
+
+/// Different processors, systems and devices stay apart.
+fn in_pairs(groups: Vec<(Shape, i64)>) -> Vec<(Shape, i64)> {
+    let mut pairs = Vec::new();
+    let mut groups = groups.into_iter().peekable();
+    while let Some((shape, count)) = groups.next() {
+        match groups.peek().and_then(|(next, more)| Some((shape.common(next)?, count + more))) {
+            Some(pair) => {
+                groups.next();
+                pairs.push(pair);
+            }
+            None => pairs.push((shape, count)),
+        }
+    }
+    pairs
 }
 
 /// Clears all but the highest bits; coarser clears more.
@@ -158,7 +235,7 @@ fn round_down(value: i64, coarseness: u32) -> i64 {
     if coarseness == 0 || value <= 0 {
         return value;
     }
-    let kept = 8u32.saturating_sub(coarseness);
+    let kept = COARSEST.saturating_sub(coarseness);
     let low = (63 - value.leading_zeros()).saturating_sub(kept);
     (value >> low) << low
 }
@@ -214,6 +291,29 @@ mod tests {
         assert_eq!(nodes(&capacity), None);
         capacity.retain_nodes(|_| true);
         assert_eq!(nodes(&capacity), Some(0));
+    }
+
+    #[test]
+    fn nodes_that_differ_in_everything_become_few_shapes_and_keep_their_devices_apart() {
+        let shape = |n: i64| {
+            let mut all = Amounts::from([("cpu".into(), 1 << (n % 20)), ("memory".into(), 1 << (n % 37))]);
+            if n % 10 == 0 {
+                all.insert("example.com/gpu".into(), 1);
+            }
+            NodeShape { count: 1, allocatable: texts(&all), free: texts(&all), ..Default::default() }
+        };
+        let all: Vec<NodeShape> = (0..300).map(shape).collect();
+        let few = few(&all);
+        assert!(few.len() <= SHAPES, "{}", few.len());
+        assert_eq!(few.iter().map(|s| s.count).sum::<i64>(), 300);
+        let with_device = few.iter().filter(|s| s.free.contains_key("example.com/gpu"));
+        assert_eq!(with_device.map(|s| s.count).sum::<i64>(), 30);
+        for resource in ["cpu", "memory"] {
+            let room = |shapes: &[NodeShape]| -> i64 {
+                shapes.iter().map(|s| s.count * amounts(&s.free)[resource]).sum()
+            };
+            assert!(room(&few) <= room(&all) && room(&few) > 0);
+        }
     }
 
     proptest! {

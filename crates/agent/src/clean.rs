@@ -5,59 +5,20 @@
 
 use std::time::Duration;
 
-use futures::{StreamExt, stream};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, ApiResource, DynamicObject, ListParams};
-use kube::core::{GroupVersion, PartialObjectMeta};
-use kube::discovery::Scope;
+use kube::api::{Api, DynamicObject, ListParams};
+use kube::core::PartialObjectMeta;
 use kube::{Client, Error};
 use tombolo_api::names;
 
-use crate::apply::{Applier, Refusal, Removed, built_in};
+use crate::apply::{Applier, Refusal, Removed};
+use crate::inside::{Content, Kind, content, each, gone, kinds, others_in};
 use crate::ledger::Key;
 use crate::owners::Owners;
 
 /// How often what is under way is looked at again, and how long between.
 const LOOKS: usize = 20;
 const BETWEEN: Duration = Duration::from_millis(500);
-/// Requests at once.
-const AT_ONCE: usize = 8;
-
-/// A kind of the site that can be listed and deleted.
-#[derive(Clone)]
-struct Kind {
-    resource: ApiResource,
-    namespaced: bool,
-}
-
-impl Kind {
-    fn key(&self, metadata: &kube::core::ObjectMeta) -> Key {
-        Key {
-            api_version: self.resource.api_version.clone(),
-            kind: self.resource.kind.clone(),
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        }
-    }
-
-    /// Of no weight by itself: Endpoints go with their Service.
-    fn passes(&self) -> bool {
-        matches!(self.resource.kind.as_str(), "Event" | "Endpoints")
-    }
-
-    fn is_namespace(&self) -> bool {
-        self.resource.group.is_empty() && self.resource.kind == "Namespace"
-    }
-}
-
-/// What is in a namespace; the greatest of all that is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Content {
-    Nothing,
-    /// Only what belongs to something else, and goes with it.
-    Remains,
-    Others,
-}
 
 /// Removes every trace of the applier's hub, `keep`: but for its objects, which are let go. Gives the number of objects
 /// that could not be removed.
@@ -123,10 +84,12 @@ async fn sweep(applier: &Applier, kind: Kind, keep: bool) -> usize {
     for (object, owners) in ours {
         let key = kind.key(&object.metadata);
         count += 1;
-        let done = if keep || owners.adopted() {
-            let_go(applier, &key, &owners).await
-        } else {
-            part(applier, &key, object.metadata.uid).await.map(drop)
+        let done = match others_in(applier, &key).await {
+            Err(refusal) => Err(refusal),
+            Ok(others) if keep || owners.adopted() || others.is_some() => {
+                let_go(applier, &key, &owners).await
+            }
+            Ok(_) => part(applier, &key, object.metadata.uid).await.map(drop),
         };
         if let Err(refusal) = done {
             tracing::warn!(object = %key, namespace = key.namespace, %refusal, "not removed");
@@ -161,31 +124,6 @@ async fn namespaces(applier: &Applier, kinds: &[Kind], spaces: &[Kind], keep: bo
         }
     }
     Ok(soon)
-}
-
-async fn content(site: &Client, kinds: &[Kind], namespace: &str) -> Content {
-    let inside: Vec<Kind> = kinds.iter().filter(|kind| kind.namespaced && !kind.passes()).cloned().collect();
-    let found = each(&inside, |kind| async move {
-        let api: Api<DynamicObject> = Api::namespaced_with(site.clone(), namespace, &kind.resource);
-        match api.list_metadata(&ListParams::default()).await {
-            Ok(list) => list.items.iter().map(|o| counts_as(&kind.key(&o.metadata), &o.metadata)).max(),
-            Err(Error::Api(status)) if gone(status.code) => None,
-            // What cannot be seen may be somebody's.
-            Err(_) => Some(Content::Others),
-        }
-    })
-    .await;
-    found.into_iter().flatten().max().unwrap_or(Content::Nothing)
-}
-
-fn counts_as(key: &Key, metadata: &kube::core::ObjectMeta) -> Content {
-    if built_in(key) || metadata.deletion_timestamp.is_some() {
-        Content::Nothing
-    } else if metadata.owner_references.iter().flatten().next().is_some() {
-        Content::Remains
-    } else {
-        Content::Others
-    }
 }
 
 /// With the agent's own rights; where these end, with those the hub has.
@@ -255,72 +193,25 @@ async fn labelled(applier: &Applier, kind: &Kind) -> Result<Vec<PartialObjectMet
     }
 }
 
-/// The kind is not there (any more), or cannot be listed.
-fn gone(code: u16) -> bool {
-    matches!(code, 404 | 405)
-}
-
-/// Every kind of the site that can be listed and deleted, but for those of an API that does not answer.
-async fn kinds(site: &Client) -> Result<Vec<Kind>, Error> {
-    let mut versions = vec![GroupVersion::gv("", "v1")];
-    for group in site.list_api_groups().await?.groups {
-        let version = group.preferred_version.or_else(|| group.versions.first().cloned());
-        versions.extend(version.and_then(|version| version.group_version.parse().ok()));
-    }
-    let mut kinds = Vec::new();
-    for version in versions {
-        let group = match kube::discovery::pinned_group(site, &version).await {
-            Ok(group) => group,
-            Err(error) if version.group.is_empty() => return Err(error),
-            Err(error) => {
-                tracing::warn!(api = version.api_version(), %error, "an API of the site does not answer; skipped");
-                continue;
-            }
-        };
-        for (resource, able) in group.recommended_resources() {
-            if able.supports_operation("delete") && able.supports_operation("list") {
-                kinds.push(Kind { resource, namespaced: able.scope == Scope::Namespaced });
-            }
-        }
-    }
-    Ok(kinds)
-}
-
-async fn each<T, F, Fut>(kinds: &[Kind], work: F) -> Vec<T>
-where
-    F: Fn(Kind) -> Fut,
-    Fut: Future<Output = T>,
-{
-    stream::iter(kinds.to_vec()).map(work).buffered(AT_ONCE).collect().await
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::inside::tests::{Pretend, definition, object};
 
-    fn content_of(kind: &str, metadata: serde_json::Value) -> Content {
-        let metadata: kube::core::ObjectMeta = serde_json::from_value(metadata).expect("metadata");
-        let key = Key {
-            api_version: "v1".into(),
-            kind: kind.into(),
-            namespace: "shop".into(),
-            name: metadata.name.clone().unwrap_or_default(),
+    #[tokio::test]
+    async fn a_definition_of_which_others_have_resources_stays_when_the_hub_goes() {
+        let swept = |inside: &[serde_json::Value]| {
+            let ships = definition("Ship", true);
+            let site = Pretend::new(&[&[ships][..], inside].concat());
+            async move {
+                let all = kinds(&site.applier().own).await.expect("kinds");
+                let definitions = all.into_iter().find(|k| k.resource.kind == "CustomResourceDefinition");
+                sweep(&site.applier(), definitions.expect("definitions"), false).await;
+                site.done().join(", ")
+            }
         };
-        counts_as(&key, &metadata)
-    }
-
-    #[test]
-    fn a_namespace_is_empty_when_nothing_of_anybody_s_own_is_in_it() {
-        assert_eq!(content_of("ServiceAccount", json!({"name": "default"})), Content::Nothing);
-        assert_eq!(content_of("ConfigMap", json!({"name": "kube-root-ca.crt"})), Content::Nothing);
-        assert_eq!(content_of("ConfigMap", json!({"name": "mine"})), Content::Others);
-        let leaving = json!({"name": "web-1", "deletionTimestamp": "2026-01-01T00:00:00Z"});
-        assert_eq!(content_of("Pod", leaving), Content::Nothing);
-        let owner = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web", "uid": "1"});
-        assert_eq!(
-            content_of("ReplicaSet", json!({"name": "web-1", "ownerReferences": [owner]})),
-            Content::Remains
-        );
+        assert_eq!(swept(&[]).await, "DELETE CustomResourceDefinition/ships.sea.example.com");
+        let theirs = object("Ship", "theirs");
+        assert_eq!(swept(&[theirs]).await, "PATCH CustomResourceDefinition/ships.sea.example.com");
     }
 }

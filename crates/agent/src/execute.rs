@@ -87,18 +87,19 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
         } else {
             shared.applier.remove(&owner, &spec, tombstone, seen, &|key| shared.sight(key)).await
         };
-        if matches!(done, Ok(Removed::Gone)) {
+        if matches!(done, Ok(Removed::Gone | Removed::Kept(_))) {
             shared.ledger.lock().emptied(work, &spec);
         }
         let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
-        let removed = || {
-            shared.ledger.lock().removed(work, &uid, generation, &tombstone.reason, &now());
+        let removed = |message: &str| {
+            shared.ledger.lock().removed(work, &uid, generation, message, &now());
             shared.todo.succeeded(work);
             shared.todo.hurry();
         };
         match done {
-            Ok(Removed::LetGo) => removed(),
-            Ok(Removed::Gone) if pods_left == 0 || tombstone.keep => removed(),
+            Ok(Removed::LetGo) => removed(&tombstone.reason),
+            Ok(Removed::Gone) if pods_left == 0 || tombstone.keep => removed(&tombstone.reason),
+            Ok(Removed::Kept(why)) if pods_left == 0 => removed(&format!("{}; {why}", tombstone.reason)),
             Ok(_) => shared.todo.later(work, Instant::now() + LOOK_AGAIN),
             Err(refusal) => {
                 refuse(&refusal.reason(), refusal.to_string());
@@ -124,11 +125,7 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
             tracing::warn!(work, reason, message, "not applied");
         }
         shared.made(std::mem::take(&mut outcome.made));
-        let first = shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
-        // From now on pods that were there before are this Work's.
-        if first && spec.adopt {
-            shared.recount.notify_one();
-        }
+        shared.ledger.lock().applied(work, &uid, generation, outcome, &now());
         if failed {
             return shared.todo.retry(work, Instant::now());
         }

@@ -54,6 +54,38 @@ pub struct Entry {
     held_back: Option<Instant>,
     /// The tombstone in `spec` left nothing of the Work's objects; its pods may still be there.
     emptied: bool,
+    /// Whose pods the root speaks for, as the site itself said when it was applied or seen with the Work's mark. Nothing that
+    /// comes from the hub goes in here: it would name pods that the site's owner does not show it.
+    selects: Option<Selects>,
+}
+
+/// The pods that an object at the site stands for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Selects {
+    namespace: String,
+    labels: BTreeMap<String, String>,
+}
+
+impl Selects {
+    /// `data`: the object but for its metadata, as the site has it.
+    pub fn of(namespace: &str, data: &Value) -> Option<Self> {
+        let selector = data.pointer("/spec/selector/matchLabels").and_then(Value::as_object)?;
+        let label = |(name, value): (&String, &Value)| Some((name.clone(), value.as_str()?.to_owned()));
+        let labels = selector.iter().map(label).collect::<Option<BTreeMap<_, _>>>()?;
+        (!labels.is_empty()).then(|| Self { namespace: namespace.to_owned(), labels })
+    }
+
+    fn fits(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.namespace == namespace && self.labels.iter().all(|(k, v)| labels.get(k) == Some(v))
+    }
+}
+
+/// A root as the site has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Root {
+    pub generation: i64,
+    pub status: Option<Value>,
+    pub selects: Option<Selects>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +103,10 @@ const FLIGHTS: usize = 8;
 pub const REST: Duration = Duration::from_millis(20);
 
 impl Entry {
+    fn is_removed(&self) -> bool {
+        self.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True")
+    }
+
     fn keeps_lease(&self) -> bool {
         self.spec.lease.is_some() && self.spec.tombstone.is_none()
     }
@@ -80,9 +116,8 @@ impl Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
     pub drift: Vec<DriftItem>,
-    /// Generation and status of the root at the site.
-    pub generation: i64,
-    pub status: Option<Value>,
+    /// As the site's API answered.
+    pub root: Root,
     /// Why not, if it was not applied: reason and message.
     pub refused: Option<(String, String)>,
     /// What was applied, as the site's API answered.
@@ -121,6 +156,8 @@ pub struct Ledger {
     serial: u64,
     /// A Work came that may run at most once.
     pub lease_wanted: Arc<Notify>,
+    /// Pods must be looked at anew: a Work took something over.
+    pub recount: Arc<Notify>,
 }
 
 /// One status to send.
@@ -181,6 +218,9 @@ impl Ledger {
             }
             entry.generation = generation;
             entry.emptied = false;
+            if Key::of(&entry.spec.object) != Key::of(&work.spec.object) {
+                entry.selects = None;
+            }
             entry.status.observed_generation = entry.status.observed_generation.min(generation - 1);
             let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
             self.unname(&name, &old);
@@ -200,6 +240,7 @@ impl Ledger {
                 reported: None,
                 held_back: None,
                 emptied: false,
+                selects: None,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
                 self.unname(&name, &old.spec);
@@ -274,7 +315,7 @@ impl Ledger {
 
     /// An object at the site as it is now. It speaks for the Work whose root it is only if that Work made it: one of the same
     /// name may be of an earlier Work that is still being removed, or that was forgotten. Says whether a Work is concerned.
-    pub fn see_object(&mut self, key: &Key, owners: &Owners, seen: (i64, Option<Value>)) -> bool {
+    pub fn see_object(&mut self, key: &Key, owners: &Owners, seen: Root) -> bool {
         let Some((name, entry)) = self.roots.get(key).and_then(|name| self.works.get_key_value(name)) else {
             return false;
         };
@@ -300,17 +341,10 @@ impl Ledger {
     }
 
     /// The Work that took over the object whose selector fits these labels. Such a Work could not label its pods. One that the
-    /// site refuses has taken over nothing.
+    /// site refuses has taken over nothing, whatever its status at the hub says.
     fn adopter(&self, namespace: &str, labels: &BTreeMap<String, String>) -> Option<&String> {
         let fits = |entry: &Entry| {
-            let spec = &entry.spec;
-            let selector = spec.object.pointer("/spec/selector/matchLabels").and_then(Value::as_object);
-            spec.adopt
-                && entry.status.root_generation > 0
-                && spec.root.namespace == namespace
-                && selector.is_some_and(|s| {
-                    !s.is_empty() && s.iter().all(|(k, v)| labels.get(k).map(String::as_str) == v.as_str())
-                })
+            entry.spec.adopt && entry.selects.as_ref().is_some_and(|selects| selects.fits(namespace, labels))
         };
         self.works.iter().find(|(_, entry)| fits(entry)).map(|(name, _)| name)
     }
@@ -346,9 +380,7 @@ impl Ledger {
 
     /// Is the removal of a workload that may run at most once still under way?
     pub fn fences_pending(&self) -> bool {
-        let removed =
-            |e: &Entry| e.status.conditions.iter().any(|c| c.r#type == "Removed" && c.status == "True");
-        self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !removed(e))
+        self.works.values().any(|e| e.spec.lease.is_some() && e.spec.tombstone.is_some() && !e.is_removed())
     }
 
     /// Works that name the object, as root or as dependency.
@@ -364,12 +396,10 @@ impl Ledger {
         })
     }
 
-    /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes. Says whether
-    /// this was the first that came to something.
-    pub fn applied(&mut self, work: &str, uid: &str, generation: i64, outcome: Outcome, now: &str) -> bool {
-        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return false };
+    /// Records an attempt for `generation` of the Work; an attempt for an older one only counts as far as it goes.
+    pub fn applied(&mut self, work: &str, uid: &str, generation: i64, outcome: Outcome, now: &str) {
+        let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
         let status = &mut entry.status;
-        let before = status.root_generation;
         let condition = match &outcome.refused {
             None => ("True", "Applied".to_owned(), String::new()),
             Some((reason, message)) => ("False", reason.clone(), message.clone()),
@@ -378,16 +408,17 @@ impl Ledger {
         status.observed_generation = generation;
         if outcome.refused.is_none() {
             status.root_generation = entry.spec.root.generation;
-            status.site_generation = outcome.generation;
+            status.site_generation = outcome.root.generation;
             status.drift = outcome.drift;
             // The watch may already have shown something newer than the answer to our patch.
             if status.object.is_none() {
-                status.object = outcome.status;
+                status.object = outcome.root.status;
+            }
+            if entry.takes_over(outcome.root.selects) {
+                self.recount.notify_one();
             }
         }
-        let first = before == 0 && status.root_generation > 0;
         self.changed.insert(work.to_owned());
-        first
     }
 
     /// A tombstone left nothing of the Work's objects. It is the present one's if that still is `spec`.
@@ -401,21 +432,28 @@ impl Ledger {
         self.works.get(work).is_some_and(|e| e.emptied)
     }
 
-    /// All that a tombstone asked for is done.
+    /// All that a tombstone asked for is done. What was said of it first stands: whoever looks again does not see what was let
+    /// go, and why.
     pub fn removed(&mut self, work: &str, uid: &str, generation: i64, message: &str, now: &str) {
         let Some(entry) = self.works.get_mut(work).filter(|e| e.uid == uid) else { return };
+        if entry.is_removed() && entry.status.observed_generation == generation {
+            return;
+        }
         set(&mut entry.status, "Removed", ("True", "Tombstone".into(), message.to_owned()), now);
         entry.status.observed_generation = generation;
         self.changed.insert(work.to_owned());
     }
 
     /// The root as the site has it now; `None` when it is gone.
-    fn see_root(&mut self, work: &str, seen: Option<(i64, Option<Value>)>) {
+    fn see_root(&mut self, work: &str, seen: Option<Root>) {
         let Some(entry) = self.works.get_mut(work) else { return };
-        let (generation, object) = match seen {
-            Some((generation, status)) => (generation, status),
-            None => (0, None),
-        };
+        // What is gone leaves its pods behind for a while: they are still the Work's.
+        if let Some(root) = &seen
+            && entry.takes_over(root.selects.clone())
+        {
+            self.recount.notify_one();
+        }
+        let Root { generation, status: object, .. } = seen.unwrap_or_default();
         if entry.status.object != object || entry.status.site_generation != generation {
             entry.status.object = object;
             entry.status.site_generation = generation;
@@ -526,6 +564,13 @@ impl Ledger {
 }
 
 impl Entry {
+    /// Says whether pods that are there already may be this Work's from now on, or no longer are.
+    fn takes_over(&mut self, selects: Option<Selects>) -> bool {
+        let news = self.selects != selects;
+        self.selects = selects;
+        news && self.spec.adopt
+    }
+
     fn rests(&self, now: Instant) -> bool {
         self.reported.is_some_and(|then| now.saturating_duration_since(then) < REST)
     }

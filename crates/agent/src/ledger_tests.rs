@@ -11,6 +11,10 @@ fn work(name: &str, uid: &str, generation: i64) -> Work {
     work
 }
 
+fn shown(status: Value) -> Root {
+    Root { generation: 1, status: Some(status), selects: None }
+}
+
 fn pod(ready: bool) -> PodSummary {
     PodSummary { ready, ..Default::default() }
 }
@@ -186,31 +190,56 @@ fn a_refusal_says_why_and_does_not_claim_the_generation() {
         ("False", "not here")
     );
     assert_eq!((status.root_generation, status.observed_generation), (0, 3));
-    ledger.applied("a", "1", 3, Outcome { generation: 5, ..Default::default() }, "t");
+    ledger.applied(
+        "a",
+        "1",
+        3,
+        Outcome { root: Root { generation: 5, ..Default::default() }, ..Default::default() },
+        "t",
+    );
     let status = &ledger.get("a").expect("known").status;
     assert_eq!((status.root_generation, status.site_generation), (30, 5));
+}
+
+/// A Work that takes over what selects pods with `app: x`.
+fn taking_over(generation: i64) -> Work {
+    let mut work = work("a", "1", generation);
+    work.spec.adopt = true;
+    work.spec.hub.id = "h".into();
+    work.spec.root.namespace = "d".into();
+    work.spec.object["spec"] = json!({"selector": {"matchLabels": {"app": "x"}}});
+    work
+}
+
+/// The root as a site has it that let the Work take it over.
+fn selecting(app: &str) -> Root {
+    let data = json!({"spec": {"selector": {"matchLabels": {"app": app}}}});
+    Root { generation: 1, status: None, selects: Selects::of("d", &data) }
+}
+
+fn refused() -> Outcome {
+    Outcome { refused: Some(("Forbidden".into(), "not here".into())), ..Default::default() }
+}
+
+fn labels(app: &str) -> BTreeMap<String, String> {
+    BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())])
+}
+
+fn born_of(ledger: &Ledger, namespace: &str, labels: &BTreeMap<String, String>) -> String {
+    ledger.work_of_pod(namespace, labels).unwrap_or_default()
 }
 
 #[test]
 fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     let mut ledger = Ledger::default();
-    let mut taken = work("a", "1", 1);
-    taken.spec.root.namespace = "d".into();
-    taken.spec.object["spec"] = json!({"selector": {"matchLabels": {"app": "x"}}});
-    let labels =
-        |app: &str| BTreeMap::from([("app".to_owned(), app.to_owned()), ("more".to_owned(), "1".to_owned())]);
+    let mut taken = taking_over(1);
+    taken.spec.adopt = false;
     ledger.put(&taken);
-    let born_of = |ledger: &Ledger, namespace: &str, labels: &BTreeMap<String, String>| {
-        ledger.work_of_pod(namespace, labels).unwrap_or_default()
-    };
     assert_eq!(born_of(&ledger, "d", &labels("x")), "", "it was not taken over");
-    taken.spec.adopt = true;
-    taken.metadata.generation = Some(2);
-    ledger.put(&taken);
-    let refused = Outcome { refused: Some(("Forbidden".into(), "not here".into())), ..Default::default() };
-    assert!(!ledger.applied("a", "1", 2, refused, "t"));
+    ledger.put(&taking_over(2));
+    ledger.applied("a", "1", 2, refused(), "t");
     assert_eq!(born_of(&ledger, "d", &labels("x")), "", "the site did not let it");
-    assert!(ledger.applied("a", "1", 2, Outcome { generation: 1, ..Default::default() }, "t"));
+    ledger.applied("a", "1", 2, Outcome { root: selecting("x"), ..Default::default() }, "t");
     assert_eq!(born_of(&ledger, "d", &labels("x")), "a");
     assert_eq!(born_of(&ledger, "e", &labels("x")), "");
     assert_eq!(born_of(&ledger, "d", &labels("y")), "");
@@ -220,6 +249,57 @@ fn pods_of_what_was_taken_over_are_found_by_its_selector() {
     assert_eq!(born_of(&ledger, "d", &labelled), "a");
     ledger.put(&work("b", "2", 1));
     assert_eq!(born_of(&ledger, "d", &labelled), "b");
+}
+
+#[test]
+fn a_hub_that_lies_about_what_it_took_over_sees_no_pods() {
+    let mut ledger = Ledger::default();
+    let mut lie = taking_over(1);
+    lie.status.get_or_insert_default().root_generation = 9;
+    ledger.put(&lie);
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "", "only the hub says that it was applied");
+    ledger.applied("a", "1", 1, refused(), "t");
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "");
+    // What it may take over does not open another namespace, nor other pods than the site says.
+    ledger.applied("a", "1", 1, Outcome { root: selecting("x"), ..Default::default() }, "t");
+    let mut elsewhere = taking_over(2);
+    elsewhere.spec.root.namespace = "secret".into();
+    elsewhere.spec.object["spec"] = json!({"selector": {"matchLabels": {"app": "y"}}});
+    ledger.put(&elsewhere);
+    ledger.applied("a", "1", 2, refused(), "t");
+    for namespace in ["d", "secret"] {
+        assert_eq!(born_of(&ledger, namespace, &labels("y")), "", "{namespace}");
+    }
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "a", "it was taken over all the same");
+    elsewhere.spec.object["metadata"]["namespace"] = json!("secret");
+    elsewhere.metadata.generation = Some(3);
+    ledger.put(&elsewhere);
+    for (namespace, app) in [("d", "x"), ("d", "y"), ("secret", "x"), ("secret", "y")] {
+        assert_eq!(born_of(&ledger, namespace, &labels(app)), "", "{namespace} {app}");
+    }
+}
+
+#[tokio::test]
+async fn after_a_restart_the_pods_of_what_was_taken_over_are_counted_when_it_is_seen() {
+    let mut ledger = Ledger::default();
+    ledger.recall(&taking_over(1));
+    let key = Key::of(&taking_over(1).spec.object).expect("a key");
+    let owners = |work: &str| {
+        let owner = Owner { hub: "h".into(), work: work.into(), uid: "1".into() };
+        Owners::of(Some(&[(owner.key(), owner.value())].into()))
+    };
+    let recount = ledger.recount.clone();
+    let recounted = || tokio::time::timeout(Duration::from_millis(20), recount.notified());
+    ledger.see_object(&key, &owners("b"), selecting("x"));
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "", "it is another Work's");
+    assert!(recounted().await.is_err());
+    ledger.see_object(&key, &owners("a"), selecting("x"));
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "a");
+    assert!(recounted().await.is_ok(), "pods may have been listed before");
+    ledger.applied("a", "1", 1, Outcome { root: selecting("x"), ..Default::default() }, "t");
+    assert!(recounted().await.is_err(), "nothing new");
+    ledger.miss_object(&key);
+    assert_eq!(born_of(&ledger, "d", &labels("x")), "a", "its pods stay for a moment");
 }
 
 #[test]
@@ -234,7 +314,7 @@ fn an_object_of_an_earlier_work_does_not_speak_for_the_one_that_wants_its_name()
             |(hub, work): &(&str, &str)| Owner { hub: (*hub).into(), work: (*work).into(), uid: "1".into() };
         Owners::of(Some(&owners.iter().map(owner).map(|o| (o.key(), o.value())).collect()))
     };
-    let seen = || (3, Some(json!({"replicas": 2})));
+    let seen = || shown(json!({"replicas": 2}));
     let shown = |ledger: &Ledger| ledger.get("deployment-web-2").and_then(|e| e.status.object.clone());
     for others in [&[][..], &[("h", "deployment-web-1")], &[("other", "deployment-web-2")]] {
         assert!(ledger.see_object(&key, &owners(others), seen()));
@@ -242,7 +322,7 @@ fn an_object_of_an_earlier_work_does_not_speak_for_the_one_that_wants_its_name()
     }
     // Of a Work that a restored hub made anew the object is still the same.
     ledger.see_object(&key, &owners(&[("h", "deployment-web-1"), ("h", "deployment-web-2")]), seen());
-    assert_eq!(shown(&ledger), seen().1);
+    assert_eq!(shown(&ledger), seen().status);
     ledger.see_object(&key, &owners(&[("h", "deployment-web-1")]), seen());
     assert_eq!(shown(&ledger), None, "somebody put the earlier one back");
     ledger.see_object(&key, &owners(&[("h", "deployment-web-2")]), seen());
@@ -266,10 +346,10 @@ fn changes_close_to_each_other_travel_together() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     let start = Instant::now();
-    ledger.see_root("a", Some((1, Some(json!({"replicas": 1})))));
+    ledger.see_root("a", Some(shown(json!({"replicas": 1}))));
     assert_eq!(ledger.reports(10, start, false).len(), 1, "the first goes at once");
-    ledger.see_root("a", Some((1, Some(json!({"replicas": 2})))));
-    ledger.see_root("a", Some((1, Some(json!({"replicas": 3})))));
+    ledger.see_root("a", Some(shown(json!({"replicas": 2}))));
+    ledger.see_root("a", Some(shown(json!({"replicas": 3}))));
     assert!(ledger.reports(10, start + REST / 2, false).is_empty());
     assert!(ledger.resting(start + REST / 2));
     let then = ledger.reports(10, start + REST, false);
@@ -300,10 +380,10 @@ fn in_a_rush_of_works_reports_gather() {
     let mut ledger = Ledger::default();
     ledger.put(&work("a", "1", 1));
     let start = Instant::now();
-    ledger.see_root("a", Some((1, Some(json!({"replicas": 1})))));
+    ledger.see_root("a", Some(shown(json!({"replicas": 1}))));
     assert!(ledger.reports(10, start, true).is_empty());
     assert!(ledger.resting(start));
-    ledger.see_root("a", Some((1, Some(json!({"replicas": 2})))));
+    ledger.see_root("a", Some(shown(json!({"replicas": 2}))));
     assert!(ledger.reports(10, start + PATIENCE / 2, true).is_empty());
     let then = ledger.reports(10, start + PATIENCE, true);
     assert_eq!(then.len(), 1, "but not without end");
@@ -340,4 +420,17 @@ fn what_a_tombstone_left_nothing_of_is_not_looked_for_again_until_the_hub_wants_
     ledger.emptied("a", &spec(&ledger));
     ledger.put(&work("a", "2", 2));
     assert!(!ledger.is_emptied("a"), "the same name, another Work");
+}
+
+#[test]
+fn what_was_first_said_of_a_removal_stands_until_the_hub_wants_something_else() {
+    let mut ledger = Ledger::default();
+    ledger.put(&work("a", "1", 1));
+    let said = |ledger: &Ledger| ledger.get("a").expect("known").status.conditions[0].message.clone();
+    ledger.removed("a", "1", 1, "Namespace/shop stays", "t");
+    ledger.removed("a", "1", 1, "deleted at the hub", "t");
+    assert_eq!(said(&ledger), "Namespace/shop stays");
+    ledger.put(&work("a", "1", 2));
+    ledger.removed("a", "1", 2, "placed elsewhere", "t");
+    assert_eq!(said(&ledger), "placed elsewhere");
 }

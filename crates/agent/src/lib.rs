@@ -10,7 +10,8 @@
 //! the status the hub has. Objects at the site record on themselves which Works want them ([`owners`]).
 //!
 //! Invariants:
-//! - Nothing is deleted without a tombstone of the hub that made it, in an epoch not behind what was seen.
+//! - Nothing is deleted without a tombstone of the hub that made it, in an epoch not behind what was seen; a namespace or a
+//!   definition in which others have something is let go.
 //! - Nothing is taken over that the hub did not make, unless the Work says `adopt`; that is let go in the end, never deleted.
 //! - Everything the hub asks for is done in the name of the identity the site's owner made for that hub.
 //! - The private key never leaves the site.
@@ -25,6 +26,7 @@ pub mod difference;
 mod doors;
 mod execute;
 mod fields;
+mod inside;
 pub mod join;
 mod keep;
 mod leave;

@@ -19,7 +19,7 @@ use tombolo_api::{PodSummary, Site, WorkSpec, names};
 use crate::apply::{Applier, Sight, calm, gvk};
 use crate::capacity::{Capacity, Node};
 use crate::keep::Keep;
-use crate::ledger::{Key, Ledger, Version, keys};
+use crate::ledger::{Key, Ledger, Root, Selects, Version, keys};
 use crate::owners::{Owner, Owners};
 use crate::pods::{self, Pod};
 use crate::todo::Todo;
@@ -33,8 +33,8 @@ pub struct Shared {
     pub report: Notify,
     /// Nodes, pods or sites changed.
     pub site: Notify,
-    /// Pods must be looked at anew: a Work took something over.
-    pub recount: Notify,
+    /// The ledger's.
+    pub recount: Arc<Notify>,
     /// Sites of the hub that this cluster is, once all are known; `None` before.
     pub below: Mutex<Option<Vec<Site>>>,
     pub applier: Applier,
@@ -50,13 +50,15 @@ pub struct Shared {
 
 impl Shared {
     pub fn new(applier: Applier, keep: Keep, closing: CancellationToken) -> Arc<Self> {
+        let ledger = Ledger::default();
+        let recount = ledger.recount.clone();
         Arc::new(Self {
-            ledger: Arc::default(),
+            ledger: Arc::new(Mutex::new(ledger)),
             capacity: Mutex::default(),
             todo: Todo::default(),
             report: Notify::new(),
             site: Notify::new(),
-            recount: Notify::new(),
+            recount,
             below: Mutex::new(Some(Vec::new())),
             applier,
             keep,
@@ -113,8 +115,12 @@ impl Shared {
             self.follow(
                 stream.map_ok(|e| {
                     map_event(e, |o: DynamicObject| {
-                        let status = o.data.get("status").cloned();
-                        (o.metadata, Some(status))
+                        let root = Root {
+                            generation: o.metadata.generation.unwrap_or_default(),
+                            status: o.data.get("status").cloned(),
+                            selects: Selects::of(&o.namespace().unwrap_or_default(), &o.data),
+                        };
+                        (o.metadata, Some(root))
                     })
                 }),
                 &id,
@@ -163,15 +169,14 @@ impl Shared {
         }
     }
 
-    fn present(&self, id: &(String, String), (metadata, status): Observed) -> Option<Key> {
+    fn present(&self, id: &(String, String), (metadata, root): Observed) -> Option<Key> {
         let key = key_of(id, &metadata);
         let now = self.applier.sight(&metadata);
         let before = self.seen.lock().insert(key.clone(), now.clone());
-        if let Some(status) = status {
-            let seen = (metadata.generation.unwrap_or_default(), status);
-            if self.ledger.lock().see_object(&key, &now.owners, seen) {
-                self.report.notify_one();
-            }
+        if let Some(root) = root
+            && self.ledger.lock().see_object(&key, &now.owners, root)
+        {
+            self.report.notify_one();
         }
         let changed = before
             .is_some_and(|before| before.owners != now.owners || !before.version.is_intent_of(&now.version));
@@ -416,8 +421,8 @@ impl Below {
     }
 }
 
-/// Metadata and, for roots, the status.
-type Observed = (kube::core::ObjectMeta, Option<Option<serde_json::Value>>);
+/// Metadata and, for roots, what is reported of them.
+type Observed = (kube::core::ObjectMeta, Option<Root>);
 
 fn map_event<A, B>(event: Event<A>, f: impl Fn(A) -> B) -> Event<B> {
     match event {

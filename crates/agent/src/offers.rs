@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use tombolo_api::{NodeShape, Offer, Site};
+use tombolo_api::{Offer, Site};
 
-/// Shapes per offer; smaller ones are left out, so that no more is promised than there is.
-const SHAPES: usize = 32;
+use crate::capacity::few;
 
-/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it.
+/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it, and a site
+/// with a taint that keeps replicas away is not offered at all: the hub above knows no taints of parts, and would give its room
+/// to what does not tolerate them. What tolerates them still goes there, if the hub below decides so.
 pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
     let mut groups: BTreeMap<String, Offer> = BTreeMap::new();
     let back = |hubs: &[String]| hubs.iter().any(|hub| hub == to);
-    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !back(&s.spec.hubs);
+    let closed =
+        |s: &Site| s.spec.taints.iter().any(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
+    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !closed(s) && !back(&s.spec.hubs);
     for site in sites.iter().filter(open) {
         let status = site.status.clone().unwrap_or_default();
         // A hub below the hub below has its own offers; they pass through.
@@ -46,33 +49,20 @@ pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
                 ..part.clone()
             });
             offer.sites += part.sites;
-            for shape in part.shapes {
-                add(&mut offer.shapes, shape);
-            }
+            offer.shapes.extend(part.shapes);
         }
     }
     let mut all: Vec<Offer> = groups.into_values().collect();
     for offer in &mut all {
-        offer.shapes.sort_by_key(|s| std::cmp::Reverse(s.count));
-        offer.shapes.truncate(SHAPES);
+        offer.shapes = few(&offer.shapes);
     }
     all
-}
-
-fn add(shapes: &mut Vec<NodeShape>, more: NodeShape) {
-    let same = |s: &&mut NodeShape| {
-        s.allocatable == more.allocatable && s.free == more.free && s.arch == more.arch && s.os == more.os
-    };
-    match shapes.iter_mut().find(same) {
-        Some(shape) => shape.count += more.count,
-        None => shapes.push(more),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tombolo_api::{Condition, Location, SiteSpec, SiteStatus};
+    use tombolo_api::{Condition, Location, NodeShape, SiteSpec, SiteStatus, Taint};
 
     fn site(zone: &str, free: &str, ready: &str) -> Site {
         let location = Location { zone: Some(zone.into()), ..Default::default() };
@@ -107,6 +97,31 @@ mod tests {
         let found: Vec<(i64, i64)> =
             offers.iter().map(|o| (o.sites, o.shapes.iter().map(|s| s.count).sum())).collect();
         assert_eq!(found, [(2, 4), (1, 2)]);
+    }
+
+    #[test]
+    fn many_sites_that_are_used_differently_are_all_offered_and_no_more_than_they_have() {
+        let sites: Vec<Site> = (0..100).map(|n| site("a", &format!("{}m", 1000 + 37 * n), "True")).collect();
+        let offers = offers(&sites, "above");
+        let shapes = &offers[0].shapes;
+        assert!(shapes.len() <= 32, "{}", shapes.len());
+        assert_eq!((offers[0].sites, shapes.iter().map(|s| s.count).sum::<i64>()), (100, 200));
+        let room = |s: &NodeShape| s.count * tombolo_api::quantity::amounts(&s.free)["cpu"];
+        let (offered, had) =
+            (shapes.iter().map(room).sum::<i64>(), (0..100).map(|n| 2 * (1000 + 37 * n)).sum());
+        assert!(offered <= had && offered > had * 9 / 10, "{offered} of {had}");
+    }
+
+    #[test]
+    fn a_site_that_keeps_replicas_away_is_not_offered() {
+        let tainted = |effect: &str| {
+            let mut site = site("a", "1", "True");
+            site.spec.taints = vec![Taint { key: "k".into(), effect: effect.into(), ..Default::default() }];
+            site
+        };
+        let sites = [tainted("NoSchedule"), tainted("NoExecute"), tainted("PreferNoSchedule")];
+        assert_eq!(offers(&sites[..2], "above"), []);
+        assert_eq!(offers(&sites, "above")[0].sites, 1, "one of them only asks");
     }
 
     #[test]

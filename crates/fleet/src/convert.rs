@@ -42,15 +42,18 @@ pub fn site_view(
 ) -> engine::SiteView {
     let status = site.status.clone().unwrap_or_default();
     // A hub below whose sites are all away offers nothing, whatever nodes it shows.
-    let parts = if site.spec.hubs.is_empty() && status.offers.is_empty() {
+    let mut parts = if site.spec.hubs.is_empty() && status.offers.is_empty() {
         vec![engine::Part {
             name: String::new(),
             locality: locality(site.spec.tier, &site.spec),
-            capacity: capacity(&status.shapes, status.nodes.is_some() || !status.shapes.is_empty(), taken),
+            capacity: capacity(&status.shapes, status.nodes.is_some() || !status.shapes.is_empty()),
         }]
     } else {
         status.offers.iter().map(|offer| part(offer, &site.spec)).collect()
     };
+    for (each, replicas) in taken {
+        take(&mut parts, each, *replicas);
+    }
     engine::SiteView {
         name: name.to_owned(),
         labels: site.metadata.labels.clone().unwrap_or_default(),
@@ -82,7 +85,7 @@ fn part(offer: &Offer, site: &SiteSpec) -> engine::Part {
     engine::Part {
         name: crate::parts::name(offer),
         locality: locality(offer.tier, &spec),
-        capacity: capacity(&offer.shapes, true, &[]),
+        capacity: capacity(&offer.shapes, true),
     }
 }
 
@@ -108,39 +111,43 @@ pub fn tier(tier: Tier) -> &'static str {
     }
 }
 
-fn capacity(shapes: &[NodeShape], known: bool, taken: &[(Resources, u32)]) -> engine::Capacity {
+fn capacity(shapes: &[NodeShape], known: bool) -> engine::Capacity {
     if !known {
         return engine::Capacity::Unknown;
     }
-    let mut nodes: Vec<engine::FreeNodes> = shapes
-        .iter()
-        .map(|shape| engine::FreeNodes {
-            free: resources(&shape.free),
-            nodes: u32::try_from(shape.count).unwrap_or(0),
-        })
-        .collect();
-    for (each, replicas) in taken {
-        take(&mut nodes, each, *replicas);
-    }
-    engine::Capacity::Nodes(nodes)
+    let nodes = shapes.iter().map(|shape| engine::FreeNodes {
+        free: resources(&shape.free),
+        nodes: u32::try_from(shape.count).unwrap_or(0),
+    });
+    engine::Capacity::Nodes(nodes.collect())
 }
 
-/// Takes room for replicas that are on their way, one node at a time, where most is free.
-fn take(nodes: &mut Vec<engine::FreeNodes>, each: &Resources, mut replicas: u32) {
+/// Takes room for replicas that are on their way, one node at a time, where most is free. To which part of a hub below they go
+/// is not known here; but what it has in all is not given away twice.
+fn take(parts: &mut [engine::Part], each: &Resources, mut replicas: u32) {
+    let mut rooms: Vec<&mut Vec<engine::FreeNodes>> = parts
+        .iter_mut()
+        .filter_map(|part| match &mut part.capacity {
+            engine::Capacity::Nodes(nodes) => Some(nodes),
+            engine::Capacity::Unknown => None,
+        })
+        .collect();
     while replicas > 0 {
-        let roomiest = nodes
+        let all = rooms
             .iter()
             .enumerate()
-            .filter(|(_, n)| n.nodes > 0 && n.free.holds(each))
-            .max_by_key(|(_, n)| n.free.times(each).unwrap_or(u64::MAX));
-        let Some((at, _)) = roomiest else { return };
-        let fits = nodes[at].free.times(each).unwrap_or(u64::MAX).min(u64::from(replicas)) as u32;
-        let mut free = nodes[at].free.clone();
+            .flat_map(|(room, nodes)| nodes.iter().enumerate().map(move |(at, n)| (room, at, n)));
+        let roomiest = all
+            .filter(|(.., n)| n.nodes > 0 && n.free.holds(each))
+            .max_by_key(|(.., n)| n.free.times(each).unwrap_or(u64::MAX));
+        let Some((room, at, node)) = roomiest else { return };
+        let fits = node.free.times(each).unwrap_or(u64::MAX).min(u64::from(replicas)) as u32;
+        let mut free = node.free.clone();
         for _ in 0..fits {
             free.sub(each);
         }
-        nodes[at].nodes -= 1;
-        nodes.push(engine::FreeNodes { free, nodes: 1 });
+        rooms[room][at].nodes -= 1;
+        rooms[room].push(engine::FreeNodes { free, nodes: 1 });
         replicas -= fits.max(1);
     }
 }
@@ -295,22 +302,45 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn shape(cpu: &str) -> NodeShape {
+        let free = [("cpu", cpu), ("pods", "10"), ("memory", "1Gi")];
+        let free = free.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        NodeShape { count: 1, free, ..Default::default() }
+    }
+
+    /// What is left of each node, by part.
+    fn left(site: &Site, taken: &[(Resources, u32)]) -> Vec<Vec<i64>> {
+        let view = site_view("s", site, Vec::new(), None, taken);
+        let left = |part: &engine::Part| {
+            let engine::Capacity::Nodes(nodes) = &part.capacity else { panic!("known") };
+            let mut free: Vec<i64> = nodes.iter().filter(|n| n.nodes > 0).map(|n| n.free.cpu).collect();
+            free.sort_unstable();
+            free
+        };
+        view.parts.iter().map(left).collect()
+    }
+
     #[test]
     fn what_is_on_its_way_takes_room_where_most_is_free() {
-        let shape = |cpu: &str, count| NodeShape {
-            count,
-            free: [("cpu".into(), cpu.into()), ("pods".into(), "10".into()), ("memory".into(), "1Gi".into())]
-                .into(),
+        let mut site = Site::new("s", SiteSpec::default());
+        site.status.get_or_insert_default().shapes = vec![shape("1"), shape("4")];
+        assert_eq!(left(&site, &[(Resources::replica(1000, 0), 3)]), [[1000, 1000]]);
+    }
+
+    #[test]
+    fn room_of_a_hub_below_is_not_given_away_twice() {
+        let mut site = Site::new("s", SiteSpec { hubs: vec!["below".into()], ..Default::default() });
+        let offer = |zone: &str, cpu: &str| Offer {
+            location: tombolo_api::Location { zone: Some(zone.into()), ..Default::default() },
+            shapes: vec![shape(cpu)],
             ..Default::default()
         };
-        let engine::Capacity::Nodes(nodes) =
-            capacity(&[shape("1", 1), shape("4", 1)], true, &[(Resources::replica(1000, 0), 3)])
-        else {
-            panic!("known")
-        };
-        let mut free: Vec<i64> = nodes.iter().filter(|n| n.nodes > 0).map(|n| n.free.cpu).collect();
-        free.sort_unstable();
-        assert_eq!(free, [1000, 1000]);
+        site.status.get_or_insert_default().offers = vec![offer("a", "2"), offer("b", "3")];
+        let on_their_way = |replicas| [(Resources::replica(1000, 0), replicas)];
+        assert_eq!(left(&site, &[]), [[2000], [3000]]);
+        assert_eq!(left(&site, &on_their_way(2)), [[2000], [1000]]);
+        assert_eq!(left(&site, &on_their_way(4)), [[1000], [0]]);
+        assert_eq!(left(&site, &on_their_way(9)), [[0], [0]], "and no more than there is");
     }
 
     #[test]
