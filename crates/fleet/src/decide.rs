@@ -261,7 +261,11 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
                 stuck: small(stuck.min(assigned)),
             });
         }
+        // Which of its places is full a hub below does not say.
+        let mut stuck = stuck;
         for (part, assigned) in parts {
+            let stuck_here = stuck.min(assigned);
+            stuck -= stuck_here;
             let (assigned, ready) = (small(assigned), small(ready.min(assigned)));
             held.push(engine::Held {
                 site: site.clone(),
@@ -269,7 +273,7 @@ fn request(index: &Index, key: &Key, root: &Value, nature: Nature, now: i64) -> 
                 assigned,
                 ready,
                 counted: assigned,
-                stuck: 0,
+                stuck: small(stuck_here),
             });
         }
     }

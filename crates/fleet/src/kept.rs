@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use kube::core::ObjectMeta;
 use serde_json::Value;
-use tombolo_api::{Condition, LeaseTerms, ObjectRef, Tombstone, Work, WorkSpec, WorkStatus, names};
+use tombolo_api::{Condition, LeaseTerms, ObjectRef, PodSummary, Tombstone, Work, WorkSpec, WorkStatus, names};
 
+use crate::decide::PARTS_ANNOTATION;
 use crate::index::WorkId;
 use crate::object::text;
 
@@ -131,9 +132,22 @@ impl Kept {
         }
     }
 
-    /// How many of its pods the site cannot schedule.
+    /// How many of its pods the site cannot schedule. A hub below may not have made them: it says that it has no place.
     pub fn unschedulable(&self) -> usize {
-        self.status.pods.values().filter(|p| p.node.is_empty() && p.reason == "Unschedulable").count()
+        let stuck = |p: &&PodSummary| p.node.is_empty() && p.reason == "Unschedulable";
+        let unplaced = if self.annotations.contains_key(PARTS_ANNOTATION) { self.unplaced() } else { 0 };
+        self.status.pods.values().filter(stuck).count() + unplaced
+    }
+
+    fn unplaced(&self) -> usize {
+        let status = self.object().unwrap_or_default();
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let full = |c: &Value| c["type"] == "Placed" && c["status"] == "False" && c["reason"] == "NoRoom";
+        if !conditions.into_iter().any(full) {
+            return 0;
+        }
+        let placed = status["replicas"].as_i64().unwrap_or(0);
+        usize::try_from(self.replicas.unwrap_or(0) - placed).unwrap_or(0)
     }
 
     /// Has the site refused it ever since? What it says of an object of that name is then of another one.

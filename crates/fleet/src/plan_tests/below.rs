@@ -39,6 +39,29 @@ fn a_copy_has_as_many_replicas_at_each_place_of_a_hub_below_as_everywhere() {
 }
 
 #[test]
+fn what_a_hub_below_has_no_place_for_overflows() {
+    let below = tombolo_api::SiteSelector { names: vec!["below".into()], ..Default::default() };
+    let mut index = fleet(&["z"], PlacementSpec { prefer: vec![below], ..Default::default() });
+    index.put_site(hub_below(&["north", "south"]), at(NOW));
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("below".into(), 3)]));
+    let mut work = index.works_of(&key()).map(whole).next().expect("a Work");
+    let parts = r#"[["edge:/north/",2],["edge:/south/",1]]"#;
+    work.metadata.annotations = Some([(PARTS_ANNOTATION.to_owned(), parts.to_owned())].into());
+    let no_room = json!([{"type": "Placed", "status": "False", "reason": "NoRoom"}]);
+    work.status.get_or_insert_default().object = Some(json!({"replicas": 1, "conditions": no_room}));
+    index.put_work(written(work));
+    for (later, at_z) in [(1, None), (10, None), (11, Some(2))] {
+        for site in ["z", "below"] {
+            index.heard(site, 0, at(NOW + later));
+        }
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index).get("z").copied(), at_z, "after {later} s");
+    }
+}
+
+#[test]
 fn one_copy_goes_to_one_place_of_a_hub_below() {
     assert_eq!(given(Some(1)), (Some(2), 1));
     assert_eq!(given(Some(2)), (Some(2), 2));
