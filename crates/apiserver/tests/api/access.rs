@@ -84,7 +84,7 @@ async fn nobody_gives_away_rights_they_lack() {
     let client = Client::new().await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let role = json!({"metadata": {"name": "role-maker"}, "rules": [
-        {"verbs": ["create"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"]},
+        {"verbs": ["create", "patch"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"]},
         {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
     ]});
     client.post(roles, role).await.expect(201);
@@ -97,6 +97,38 @@ async fn nobody_gives_away_rights_they_lack() {
     let rule = |resource: &str| json!([{"verbs": ["get"], "apiGroups": [""], "resources": [resource]}]);
     eve.post(roles, json!({"metadata": {"name": "fine"}, "rules": rule("pods")})).await.expect(201);
     eve.post(roles, json!({"metadata": {"name": "greedy"}, "rules": rule("secrets")})).await.expect(403);
+    // A role that gathers others can come to hold everything, so only who may do everything touches one.
+    let gathers = |name: &str| {
+        let selectors = json!([{"matchLabels": {"x": "y"}}]);
+        json!({"metadata": {"name": name}, "aggregationRule": {"clusterRoleSelectors": selectors}})
+    };
+    let refused = eve.post(roles, gathers("all")).await.expect(403);
+    let why = "must have cluster-admin privileges to use an aggregationRule";
+    assert!(refused["message"].as_str().unwrap().ends_with(why), "{refused}");
+    client.post(roles, gathers("all")).await.expect(201);
+    for change in [json!({"aggregationRule": null}), json!({"metadata": {"labels": {"a": "b"}}})] {
+        eve.merge(&format!("{roles}/all"), change).await.expect(403);
+    }
+    eve.merge(&format!("{roles}/fine"), gathers("fine")).await.expect(403);
+    // A label is enough to have another role gather what this one gives.
+    client.post(roles, json!({"metadata": {"name": "strong"}, "rules": rule("secrets")})).await.expect(201);
+    let gathered = json!({"metadata": {"labels": {"x": "y"}}});
+    eve.merge(&format!("{roles}/strong"), gathered.clone()).await.expect(403);
+    eve.merge(&format!("{roles}/fine"), gathered).await.expect(200);
+    // What only lets it be deleted is not asked about.
+    let finalizers = json!({"metadata": {"finalizers": ["example.com/f"]}});
+    eve.merge(&format!("{roles}/strong"), finalizers).await.expect(200);
+    for (user, role) in [("ann", "cluster-admin"), ("bob", "escalator")] {
+        let may =
+            json!([{"verbs": ["create", "escalate"], "apiGroups": ["*"], "resources": ["clusterroles"]}]);
+        client.post(roles, json!({"metadata": {"name": role}, "rules": may})).await;
+        let binding = json!({
+            "metadata": {"name": user}, "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        });
+        client.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding).await.expect(201);
+        client.acting(user, &[]).post(roles, gathers(user)).await.expect(201);
+    }
 }
 
 #[tokio::test]
