@@ -207,6 +207,74 @@ async fn a_quota_is_charged_and_then_refuses() {
 }
 
 #[tokio::test]
+async fn a_pod_stays_within_its_namespace_s_level_when_it_is_changed() {
+    let client = with_account().await;
+    client.post(PODS, pod("old")).await.expect(201);
+    let sized = |cpu: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+    client
+        .post(PODS, json!({"metadata": {"name": "sized"}, "spec": {"containers": sized("1m")}}))
+        .await
+        .expect(201);
+    let level = |level: &str| json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+    let path = "/api/v1/namespaces/default";
+    client.merge(path, level("baseline")).await.expect(200);
+    let debugger = |context: Value| {
+        let container = json!({"name": "d", "image": "i", "securityContext": context});
+        json!({"spec": {"ephemeralContainers": [container]}})
+    };
+    let debug = format!("{PODS}/old/ephemeralcontainers");
+    let refused = client.merge(&debug, debugger(json!({"privileged": true}))).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("violates PodSecurity \"baseline:latest\""));
+    client.merge(&debug, debugger(json!({}))).await.expect(200);
+    // A pod that was there before the level is judged when what it runs changes, and only then.
+    client.merge(path, level("restricted")).await.expect(200);
+    let one = format!("{PODS}/old");
+    let image = |image: &str| json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+    client.merge(&one, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.merge(&format!("{one}/status"), json!({"status": {"phase": "Running"}})).await.expect(200);
+    let strategic = "application/strategic-merge-patch+json";
+    let change = client.send(Method::PATCH, &one, strategic, image("j").to_string()).await.expect(403);
+    assert!(change["message"].as_str().unwrap().contains("violates PodSecurity \"restricted:latest\""));
+    let more = json!({"spec": {"containers": sized("2m")}}).to_string();
+    client.send(Method::PATCH, &format!("{PODS}/sized/resize"), strategic, more).await.expect(200);
+    client.merge(path, level("privileged")).await.expect(200);
+    client.send(Method::PATCH, &one, strategic, image("j").to_string()).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_level_that_does_not_exist_is_refused_and_one_that_is_stored_allows_least() {
+    let client = with_account().await;
+    let labelled = |labels: Value| json!({"metadata": {"name": "n", "labels": labels}});
+    let namespaces = "/api/v1/namespaces";
+    let wrong = json!({"pod-security.kubernetes.io/enforce": "baselin"});
+    let refused = client.post(namespaces, labelled(wrong.clone())).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "Namespace \"n\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"baselin\": \
+         must be one of privileged, baseline, restricted"
+    );
+    let version = json!({"pod-security.kubernetes.io/warn-version": "v1.07"});
+    let refused = client.post(namespaces, labelled(version)).await.expect(422);
+    assert_eq!(
+        refused["details"]["causes"][0]["field"],
+        "metadata.labels[pod-security.kubernetes.io/warn-version]"
+    );
+    let right = json!({"pod-security.kubernetes.io/audit": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.30"});
+    client.post(namespaces, labelled(right)).await.expect(201);
+    client.merge(&format!("{namespaces}/n"), labelled(wrong.clone())).await.expect(422);
+    // Status is written by controllers, and not held to this.
+    client
+        .merge(&format!("{namespaces}/default/status"), json!({"metadata": {"labels": wrong}}))
+        .await
+        .expect(200);
+    let refused = client.post(PODS, pod("a")).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("violates PodSecurity \"restricted:latest\""));
+    // What is wrong already stands in nobody's way.
+    let other = json!({"metadata": {"labels": {"a": "b"}}});
+    client.merge(&format!("{namespaces}/default"), other).await.expect(200);
+}
+
+#[tokio::test]
 async fn a_collection_is_deleted_by_selector() {
     let client = Client::new().await;
     for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {
