@@ -56,6 +56,7 @@ pub async fn admit(
             storage::admit(call, resource, operation, object).await?;
         }
         ("", "nodes") => nodes::admit(call, resource, operation, object, old)?,
+        ("resource.k8s.io", "resourceslices") => nodes::admit_slice(call, resource, operation, object)?,
         ("rbac.authorization.k8s.io", _) => escalation::admit(call, resource, operation, object, old).await?,
         ("certificates.k8s.io", "certificatesigningrequests") => {
             nodes::admit_certificate(call, resource, operation, object, old).await?;
