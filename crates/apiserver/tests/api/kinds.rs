@@ -275,6 +275,35 @@ async fn a_level_that_does_not_exist_is_refused_and_one_that_is_stored_allows_le
 }
 
 #[tokio::test]
+async fn a_collection_is_deleted_page_by_page_when_a_limit_is_given() {
+    let client = Client::new().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        client.config_map(name, json!({})).await;
+    }
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = client.delete(&format!("{maps}?limit=2")).await.expect(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    assert_eq!(names(&client.get(maps).await.expect(200)), ["c", "d", "e"]);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = client.delete(&format!("{maps}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(names(&second), ["c", "d"]);
+    for bad in ["resourceVersionMatch=Exact", "resourceVersion=x", "sendInitialEvents=true"] {
+        let refused = client.delete(&format!("{maps}?{bad}")).await.expect(422);
+        assert_eq!(refused["details"]["kind"], "ListOptions", "{bad}");
+    }
+    client.delete(&format!("{maps}?limit=2&continue=x")).await.expect(400);
+    assert_eq!(names(&client.get(maps).await.expect(200)), ["e"]);
+    let last = client.delete(&format!("{maps}?limit=2")).await.expect(200);
+    assert_eq!(names(&last), ["e"]);
+    assert!(last["metadata"].get("continue").is_none());
+}
+
+#[tokio::test]
 async fn a_collection_is_deleted_by_selector() {
     let client = Client::new().await;
     for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {
