@@ -242,6 +242,28 @@ async fn a_pod_stays_within_its_namespace_s_level_when_it_is_changed() {
 }
 
 #[tokio::test]
+async fn ephemeral_containers_come_by_their_own_way_only_and_do_not_hinder_a_resize() {
+    let client = with_account().await;
+    let sized = |cpu: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+    client
+        .post(PODS, json!({"metadata": {"name": "a"}, "spec": {"containers": sized("1m")}}))
+        .await
+        .expect(201);
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
+    let one = format!("{PODS}/a");
+    // Who may update a pod may not run something else in it.
+    client.merge(&one, debug.clone()).await.expect(422);
+    client.merge(&format!("{one}/ephemeralcontainers"), debug).await.expect(200);
+    client.merge(&one, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.merge(&one, json!({"spec": {"ephemeralContainers": null}})).await.expect(422);
+    let more = json!({"spec": {"containers": sized("2m")}}).to_string();
+    let strategic = "application/strategic-merge-patch+json";
+    let resized = client.send(Method::PATCH, &format!("{one}/resize"), strategic, more).await.expect(200);
+    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "2m");
+    assert_eq!(resized["spec"]["ephemeralContainers"][0]["name"], "d");
+}
+
+#[tokio::test]
 async fn a_level_that_does_not_exist_is_refused_and_one_that_is_stored_allows_least() {
     let client = with_account().await;
     let labelled = |labels: Value| json!({"metadata": {"name": "n", "labels": labels}});
