@@ -5,15 +5,20 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Process, Tombolo, free_port, require, wait_for};
+use tombolo_testkit::{Fixture, Pki, Process, Tombolo, cargo_binary, free_port, require, wait_for};
 
 fn etcd(dir: &Path) -> Result<(Process, String)> {
+    etcd_with(dir, "http", &[])
+}
+
+fn etcd_with(dir: &Path, scheme: &str, args: &[&str]) -> Result<(Process, String)> {
     let address = format!("127.0.0.1:{}", free_port());
-    let url = format!("http://{address}");
+    let url = format!("{scheme}://{address}");
     let mut command = Command::new(Fixture::Etcd.must());
     command.arg("--data-dir").arg(dir.join("etcd")).args(["--log-level", "error"]);
     command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
     command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{}", free_port())]);
+    command.args(args);
     let process = Process::start("etcd", command, dir)?;
     // A server that finds no store at its start says so and ends.
     wait_for("etcd to listen", Duration::from_secs(30), || {
@@ -102,5 +107,68 @@ fn two_servers_over_one_etcd_are_one_and_a_killed_one_is_forgotten() -> Result<(
     let second = serve(&two)?;
     leads(&second, &[&one, &two])?;
     second.kubectl().run(&["get", "configmap", "alone"])?;
+    Ok(())
+}
+
+#[test]
+fn an_etcd_that_asks_for_certificates_is_reached_with_them_only() -> Result<()> {
+    if !require(&[Fixture::Kubectl, Fixture::Etcd]) {
+        return Ok(());
+    }
+    let dir = tempfile::tempdir()?;
+    let text = |path: &Path| path.display().to_string();
+    let (ours, foreign) = (dir.path().join("pki"), dir.path().join("foreign"));
+    std::fs::create_dir_all(&ours)?;
+    std::fs::create_dir_all(&foreign)?;
+    let (pki, foreign) = (Pki::new(&ours)?, Pki::new(&foreign)?);
+    let (ca, server) = (text(&pki.ca()), pki.server("etcd", &["127.0.0.1".parse()?])?);
+    let client = pki.client("client", "tombolo", "hubs")?;
+    let (certificate, key) = (text(&client.certificate), text(&client.key));
+    let (etcd_certificate, etcd_key) = (text(&server.certificate), text(&server.key));
+    let (_etcd, url) = etcd_with(
+        dir.path(),
+        "https",
+        &[
+            &["--cert-file", &etcd_certificate, "--key-file", &etcd_key][..],
+            &["--client-cert-auth", "--trusted-ca-file", &ca],
+        ]
+        .concat(),
+    )?;
+    let store = format!("etcd={url}");
+    let trust = ["--etcd-ca", &ca];
+    let files = ["--etcd-cert", &certificate, "--etcd-key", &key];
+    let serve = |name: &str| {
+        let folder = dir.path().join(name);
+        std::fs::create_dir_all(&folder)?;
+        let args = [&["--listen", "127.0.0.1:0", "--store", &store][..], &trust, &files].concat();
+        Tombolo::start("serve", &folder, &args)
+    };
+    let (first, second) = (serve("first")?, serve("second")?);
+    first.kubectl().run(&["create", "configmap", "shared", "--from-literal=a=1"])?;
+    let seen = second.kubectl().run(&["get", "configmap", "shared", "-o", "jsonpath={.data.a}"])?;
+    ensure!(seen == "1", "the second server sees {seen:?}");
+
+    // Everything else is refused at the start, in one line.
+    let data = text(&dir.path().join("other"));
+    let (absent, strange) = (text(&dir.path().join("absent")), text(&foreign.ca()));
+    let plain = store.replace("https", "http");
+    for (store, args, wanted) in [
+        (&store, &[][..], format!("{url} needs --etcd-ca FILE")),
+        (&plain, &trust, "--etcd-ca goes with https URLs".to_owned()),
+        (&"memory".to_owned(), &trust, "--etcd-ca goes with --store etcd=https://HOST:PORT".to_owned()),
+        (&store, &files, "--etcd-ca <FILE>".to_owned()),
+        (&store, &["--etcd-ca", &absent], format!("cannot read {absent}: No such file")),
+        (&store, &["--etcd-ca", &key], format!("{key} holds no CERTIFICATE in PEM")),
+        (&store, &["--etcd-ca", &strange], "invalid peer certificate".to_owned()),
+        // Whether etcd's reason is heard before it closes the connection is a matter of luck.
+        (&store, &trust, format!("nothing can be read from {url}")),
+    ] {
+        let mut command = Command::new(cargo_binary("tombolo"));
+        command.args(["serve", "--data-dir", &data, "--listen", "127.0.0.1:0", "--store", store]).args(args);
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.code() == Some(2), "{args:?}: {:?}: {said}", output.status);
+        ensure!(said.contains(&wanted) && said.lines().count() == 1, "{args:?}: {said}");
+    }
     Ok(())
 }

@@ -3,6 +3,7 @@
 mod client;
 mod commands;
 mod control;
+mod etcd;
 mod fault;
 mod interrupt;
 mod kinds;

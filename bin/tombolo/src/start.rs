@@ -16,6 +16,8 @@ use tokio_util::sync::CancellationToken;
 use tombolo_apiserver::{Body, CLIENT_LIFE, Config, Identity, Server, is_due};
 use tombolo_store::{EmbeddedOptions, EmbeddedStore, EtcdOptions, EtcdStore, MemoryStore, Store};
 
+use crate::etcd::EtcdArgs;
+
 /// Several clusters may share one etcd; all of ours is below this.
 const ETCD_PREFIX: &str = "/tombolo";
 /// How long running requests may take to finish when the process is asked to end.
@@ -34,6 +36,8 @@ pub struct ServerArgs {
     /// Where objects are kept: embedded, memory, or etcd=URL[,URL]
     #[arg(long, default_value = "embedded", value_name = "STORE")]
     pub store: StoreChoice,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     /// More names or addresses for the serving certificate
     #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub tls_san: Vec<String>,
@@ -87,6 +91,7 @@ pub fn private_folder(path: &Path) -> std::io::Result<()> {
 
 /// Opens the store and prepares the API server's configuration for it.
 pub async fn configure(args: &ServerArgs) -> Result<Config> {
+    let tls = args.etcd.tls(&args.store)?;
     private_folder(&args.data_dir)
         .with_context(|| format!("cannot create the folder {}", args.data_dir.display()))?;
     let store: Arc<dyn Store> = match &args.store {
@@ -95,7 +100,7 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
             Arc::new(EmbeddedStore::open(&args.data_dir.join("store"), EmbeddedOptions::default())?)
         }
         StoreChoice::Etcd(urls) => {
-            let options = EtcdOptions { endpoints: urls.clone(), prefix: ETCD_PREFIX.into(), tls: None };
+            let options = EtcdOptions { endpoints: urls.clone(), prefix: ETCD_PREFIX.into(), tls };
             Arc::new(EtcdStore::connect(options).await?)
         }
     };

@@ -100,6 +100,15 @@ pub fn status_update(group: &str, kind: &str, object: &Value, old: &Value) -> Ve
     errors.0
 }
 
+/// Checks a write through a pod's `/resize`. What else than resources it has is what it had.
+pub fn resize_update(object: &Value, old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    let root = At::root(object);
+    meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    pod::pod_spec(&mut errors, &root.get("spec"), true);
+    errors.0
+}
+
 /// Checks a write through a pod's `/ephemeralcontainers`.
 pub fn ephemeral_containers_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();

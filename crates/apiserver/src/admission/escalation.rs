@@ -37,14 +37,16 @@ pub async fn admit(
             app.access.allows(app, &call.user, &action).await
         }
     };
+    let mut gathers = false;
     let wanted: Vec<Rule> = match resource.plural.as_str() {
         "roles" | "clusterroles" => {
-            let unchanged = old.is_some_and(|o| {
-                o["rules"] == object["rules"] && o["aggregationRule"] == object["aggregationRule"]
-            });
+            // Labels count too: they decide which other roles gather this one.
+            let unchanged = old.is_some_and(|old| only_lets_go(object, old));
             if unchanged || may("escalate", resource.plural.clone(), name.clone()).await? {
                 return Ok(());
             }
+            gathers =
+                resource.plural == "clusterroles" && (aggregates(object) || old.is_some_and(aggregates));
             object["rules"].as_array().into_iter().flatten().map(Rule::parse).collect()
         }
         _ => {
@@ -71,6 +73,11 @@ pub async fn admit(
     let missing: Vec<String> =
         wanted.iter().filter(|rule| !covered(rule, &have)).map(|rule| rule.to_value().to_string()).collect();
     if missing.is_empty() {
+        // What a role gathers can become anything, and who takes a selector away can take any right from others.
+        if gathers && !everything().iter().all(|rule| covered(rule, &have)) {
+            let why = "must have cluster-admin privileges to use an aggregationRule";
+            return Err(resource.forbidden(&name, why));
+        }
         return Ok(());
     }
     let why = format!(
@@ -80,6 +87,30 @@ pub async fn admit(
         missing.join("\n")
     );
     Err(resource.forbidden(&name, why))
+}
+
+fn aggregates(role: &Value) -> bool {
+    let selectors = role.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
+    selectors.is_some_and(|list| !list.is_empty())
+}
+
+/// All that rules can give.
+fn everything() -> [Rule; 2] {
+    let all = || vec!["*".to_owned()];
+    let nothing = Rule { verbs: all(), groups: vec![], resources: vec![], names: vec![], paths: vec![] };
+    [Rule { groups: all(), resources: all(), ..nothing.clone() }, Rule { paths: all(), ..nothing }]
+}
+
+/// Whether a change touches only what holds an object back from being collected.
+fn only_lets_go(object: &Value, old: &Value) -> bool {
+    let rest = |object: &Value| {
+        let mut object = object.clone();
+        for key in ["ownerReferences", "finalizers", "managedFields"] {
+            write::metadata(&mut object).remove(key);
+        }
+        object
+    };
+    rest(object) == rest(old)
 }
 
 /// Whether every single thing a rule allows is allowed by some rule at hand.

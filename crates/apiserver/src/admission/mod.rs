@@ -36,8 +36,18 @@ pub async fn admit(
     object: &mut Value,
     old: Option<&Value>,
 ) -> Result<()> {
-    if operation == Operation::Create && resource.namespaced {
-        namespace_exists(call, resource, object).await?;
+    match operation {
+        Operation::Create if resource.namespaced => namespace_exists(call, resource, object).await?,
+        // What a node reports and where a scheduler puts a pod change nothing of what it asks for.
+        Operation::Update(part)
+            if resource.is("", "pods") && !matches!(part.name(), "status" | "binding") =>
+        {
+            changed_pod(call, resource, object, old).await?;
+        }
+        Operation::Create | Operation::Update(Part::Main) if resource.is("", "namespaces") => {
+            namespace_labels(resource, object, old)?;
+        }
+        _ => {}
     }
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") if operation == Operation::Delete => protect_namespace(call, resource)?,
@@ -46,6 +56,7 @@ pub async fn admit(
             storage::admit(call, resource, operation, object).await?;
         }
         ("", "nodes") => nodes::admit(call, resource, operation, object, old)?,
+        ("resource.k8s.io", "resourceslices") => nodes::admit_slice(call, resource, operation, object)?,
         ("rbac.authorization.k8s.io", _) => escalation::admit(call, resource, operation, object, old).await?,
         ("certificates.k8s.io", "certificatesigningrequests") => {
             nodes::admit_certificate(call, resource, operation, object, old).await?;
@@ -63,6 +74,29 @@ fn protect_namespace(call: &Call, resource: &Resource) -> Result<()> {
         return Err(resource.forbidden(&call.target.name, "this namespace may not be deleted"));
     }
     Ok(())
+}
+
+/// A namespace's levels are words that mean something; what is stored already is put up with.
+fn namespace_labels(resource: &Resource, object: &Value, old: Option<&Value>) -> Result<()> {
+    let errors = security::label_errors(object);
+    if errors.is_empty() || old.is_some_and(|old| security::label_errors(old) == errors) {
+        return Ok(());
+    }
+    Err(resource.invalid(write::name_of(object), &errors))
+}
+
+/// A pod stays within its namespace's level: a debugger or another image is judged as a new pod is.
+async fn changed_pod(call: &mut Call, resource: &Resource, pod: &Value, old: Option<&Value>) -> Result<()> {
+    if old.is_some_and(|old| !security::judges_anew(pod, old)) {
+        return Ok(());
+    }
+    let namespace = call.target.namespace.clone();
+    let Some(namespace) = call.app.object("", "v1", "namespaces", "", &namespace).await? else {
+        return Ok(());
+    };
+    let labels = &namespace["metadata"]["labels"];
+    let (enforced, warned) = security::levels(|key| labels[key].as_str());
+    pod_security(call, resource, pod, enforced, warned)
 }
 
 /// Nothing is created in a namespace that is not there or on its way out.

@@ -54,6 +54,16 @@ pub fn admit(
     Ok(())
 }
 
+/// A node speaks of its own devices only.
+pub fn admit_slice(call: &Call, resource: &Resource, operation: Operation<'_>, object: &Value) -> Result<()> {
+    let Some(node) = node_name(&call.user) else { return Ok(()) };
+    if operation == Operation::Delete || write::text(object, "/spec/nodeName") == node {
+        return Ok(());
+    }
+    let why = format!("node \"{node}\" can only write slices with spec.nodeName set to itself");
+    Err(resource.forbidden(write::name_of(object), why))
+}
+
 pub async fn admit_certificate(
     call: &Call,
     resource: &Resource,

@@ -5,14 +5,13 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Operation, limits};
-use crate::auth::node;
+use crate::auth::node::{self, MIRROR};
 use crate::http::status::Result;
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
 use crate::registry::write;
 use crate::server::Call;
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
 const TOKEN_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Upstream's lifetime for tokens in pods: an hour and a little, so that it can be recognized.
 const TOKEN_SECONDS: i64 = 3607;
@@ -82,6 +81,14 @@ fn restrict_node(
             }
             if !own {
                 let why = format!("node \"{node}\" can only create pods with spec.nodeName set to itself");
+                return Err(resource.forbidden(name, why));
+            }
+            // What a pod refers to its node may read, so a node must not make that up.
+            let uses = |plural: &&str| !node::references(pod, plural).is_empty();
+            let used = ["secrets", "configmaps", "persistentvolumeclaims"].into_iter().find(uses);
+            let account = !write::text(pod, "/spec/serviceAccountName").is_empty();
+            if let Some(used) = used.or(account.then_some("a service account")) {
+                let why = format!("node \"{node}\" can not create pods that reference {used}");
                 return Err(resource.forbidden(name, why));
             }
         }

@@ -4,9 +4,12 @@
 //! `restricted` only what a hardened workload needs.
 
 use serde_json::Value;
+use tombolo_k8s::field::FieldError;
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
+const AUDIT: &str = "pod-security.kubernetes.io/audit";
 const WARN: &str = "pod-security.kubernetes.io/warn";
+const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
@@ -16,12 +19,8 @@ pub enum Level {
 }
 
 impl Level {
-    fn parse(text: Option<&str>) -> Self {
-        match text {
-            Some("restricted") => Self::Restricted,
-            Some("baseline") => Self::Baseline,
-            _ => Self::Privileged,
-        }
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Privileged, Self::Baseline, Self::Restricted].into_iter().find(|level| level.name() == text)
     }
 
     fn name(self) -> &'static str {
@@ -33,9 +32,51 @@ impl Level {
     }
 }
 
-/// The levels that a namespace enforces and warns of.
+/// The levels that a namespace enforces and warns of. A word that is no level enforces the strictest and warns of nothing.
 pub fn levels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> (Level, Level) {
-    (Level::parse(label(ENFORCE)), Level::parse(label(WARN)))
+    let level = |key: &str, otherwise: Level| {
+        label(key).map_or(Level::Privileged, |text| Level::parse(text).unwrap_or(otherwise))
+    };
+    (level(ENFORCE, Level::Restricted), level(WARN, Level::Privileged))
+}
+
+/// What is wrong with the labels by which a namespace chooses its levels.
+pub fn label_errors(namespace: &Value) -> Vec<FieldError> {
+    let labels = &namespace["metadata"]["labels"];
+    let mut errors = Vec::new();
+    let mut check = |key: &str, fits: fn(&str) -> bool, detail: &str| {
+        if let Some(text) = labels[key].as_str()
+            && !fits(text)
+        {
+            errors.push(FieldError::invalid(format!("metadata.labels[{key}]"), &labels[key], detail));
+        }
+    };
+    for key in [ENFORCE, AUDIT, WARN] {
+        check(key, |text| Level::parse(text).is_some(), "must be one of privileged, baseline, restricted");
+        check(&format!("{key}-version"), is_version, "must be \"latest\" or \"v1.x\"");
+    }
+    errors
+}
+
+fn is_version(text: &str) -> bool {
+    let number = text.strip_prefix("v1.").unwrap_or_default();
+    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
+    text == "latest" || (digits && (number == "0" || !number.starts_with('0')))
+}
+
+/// Whether an update changes something that a level judges. The rest of a pod's spec never changes, or is no matter of
+/// security: a pod that was there before its namespace's level goes on as it is.
+pub fn judges_anew(pod: &Value, old: &Value) -> bool {
+    let runs = |pod: &Value| -> Vec<[Value; 3]> {
+        let parts = |c: &Value| ["name", "image", "securityContext"].map(|key| c[key].clone());
+        containers(&pod["spec"]).map(|(_, container)| parts(container)).collect()
+    };
+    let profiles = |pod: &Value| -> Vec<(String, Value)> {
+        let annotations = pod["metadata"]["annotations"].as_object().into_iter().flatten();
+        let profiles = annotations.filter(|(key, _)| key.starts_with(APP_ARMOR));
+        profiles.map(|(key, value)| (key.clone(), value.clone())).collect()
+    };
+    runs(pod) != runs(old) || profiles(pod) != profiles(old)
 }
 
 /// What a pod spec does that a level does not allow, in upstream's words; `None` when it is fine.
@@ -193,9 +234,7 @@ fn baseline(spec: &Value, annotations: &Value, level: Level, found: &mut Vec<Str
         .as_object()
         .into_iter()
         .flatten()
-        .filter(|(k, v)| {
-            k.starts_with("container.apparmor.security.beta.kubernetes.io/") && *v == "unconfined"
-        })
+        .filter(|(k, v)| k.starts_with(APP_ARMOR) && *v == "unconfined")
         .map(|(k, _)| format!("{k}=\"unconfined\""))
         .collect();
     if !old_style.is_empty() {

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use tombolo_k8s::selector::LabelSelector;
 
 use super::identity::Identity;
 use crate::mirror::Index;
@@ -38,8 +39,13 @@ pub struct Rule {
 struct ClusterRole {
     rules: Arc<[Rule]>,
     labels: Vec<(String, String)>,
-    /// Each selector is a conjunction of labels.
-    aggregates: Vec<Vec<(String, String)>>,
+    aggregates: Vec<LabelSelector>,
+}
+
+impl ClusterRole {
+    fn label(&self, key: &str) -> Option<&str> {
+        self.labels.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
 }
 
 struct Binding {
@@ -181,10 +187,7 @@ impl Rbac {
                 continue;
             }
             for (other, candidate) in &self.cluster_roles {
-                let selected = role
-                    .aggregates
-                    .iter()
-                    .any(|selector| selector.iter().all(|l| candidate.labels.contains(l)));
+                let selected = role.aggregates.iter().any(|s| s.matches_by(|key| candidate.label(key)));
                 if selected && !seen.contains(&other.as_str()) && !waiting.contains(&other.as_str()) {
                     waiting.push(other);
                 }
@@ -264,7 +267,9 @@ impl Index for Rbac {
             0 => {
                 let selectors =
                     object.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array);
-                let aggregates = selectors.into_iter().flatten().map(|s| labels(&s["matchLabels"])).collect();
+                // A selector that cannot be read selects nothing: it must never give more than was meant.
+                let selectors = selectors.into_iter().flatten();
+                let aggregates = selectors.filter_map(|s| LabelSelector::from_object(Some(s)).ok()).collect();
                 let role =
                     ClusterRole { rules: rules(), labels: labels(&object["metadata"]["labels"]), aggregates };
                 self.cluster_roles.insert(name.to_owned(), role);
@@ -384,6 +389,36 @@ mod tests {
         let user = Identity::new("u", ["readers"]);
         assert!(index().allows(&user, &action("get", "pods/log", "any", "x")));
         assert!(!index().allows(&user, &action("delete", "pods", "any", "x")));
+    }
+
+    #[test]
+    fn aggregated_roles_take_only_what_all_of_a_selector_selects() {
+        let mut rbac = index();
+        let select = |selector: Value| {
+            let role = json!({"aggregationRule": {"clusterRoleSelectors": [selector]}});
+            crate::record::encode(&role, 0, &[])
+        };
+        let everything = json!({"rules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}]});
+        rbac.put(0, "x/cluster-admin", &crate::record::encode(&everything, 0, &[]), 1);
+        let user = Identity::new("u", ["readers"]);
+        let (read, write) = (action("get", "pods", "any", "x"), action("delete", "pods", "any", "x"));
+        let expression = json!({"key": "to", "operator": "In", "values": ["view"]});
+        rbac.put(0, "x/view", &select(json!({"matchExpressions": [expression]})), 1);
+        assert!(rbac.allows(&user, &read) && !rbac.allows(&user, &write));
+        let other = json!({"key": "to", "operator": "DoesNotExist"});
+        rbac.put(
+            0,
+            "x/view",
+            &select(json!({"matchLabels": {"to": "view"}, "matchExpressions": [other]})),
+            1,
+        );
+        assert!(!rbac.allows(&user, &read) && !rbac.allows(&user, &write));
+        // What no selector can mean selects nothing, and an empty one everything.
+        let bad = json!({"key": "to", "operator": "Near", "values": ["view"]});
+        rbac.put(0, "x/view", &select(json!({"matchExpressions": [bad]})), 1);
+        assert!(!rbac.allows(&user, &read) && !rbac.allows(&user, &write));
+        rbac.put(0, "x/view", &select(json!({})), 1);
+        assert!(rbac.allows(&user, &write));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use tombolo_k8s::field::FieldError;
 use tombolo_store::{Expect, StoreError};
 
 use super::codec;
-use super::options::Filter;
+use super::options::ListOptions;
 use super::resource::{Resource, Shared};
 use super::write::{self, metadata};
 use super::{list, render};
@@ -269,20 +269,17 @@ fn set_finalizers(resource: &Resource, object: &mut Value, options: &DeleteOptio
     }
 }
 
-/// Deletes everything that the selectors match and answers with what it was.
+/// Deletes what a list with the same options shows (with a limit one page of it) and answers with what it was.
 pub async fn collection(call: &mut Call, resource: &Shared, body: Body) -> Result<Response<Body>> {
     let options = codec::read_options(call, body, "DeleteOptions").await?;
     let options = DeleteOptions::parse(&options, &call.query)?;
-    let filter = Filter::parse(resource, &call.query)?;
-    let namespace = call.target.namespace.clone();
-    let records = list::all(call, resource, &namespace, &filter).await?;
-    let revision = call.app.store.revision().await.map_err(|e| call.app.store_failure(e))?;
-    let listed = list::Listed { records: Vec::new(), revision, resume: None, remaining: None };
+    let wanted = ListOptions::parse(resource, &call.query, false)?;
+    let listed = list::fetch(call, resource, &wanted).await?;
     let mut out = list::opening(&resource.api_version(), &resource.list_kind, &listed);
     out.extend_from_slice(b",\"items\":[");
     let form = render::Form::new(negotiate::Output::Json, resource, &call.query);
     let mut first = true;
-    for record in records {
+    for record in listed.records {
         let (namespace, name) = resource.split_key(&record.key);
         let (value, revision) = match delete(call, resource, namespace, name, &options).await {
             Ok(Outcome::Gone { value, revision, .. } | Outcome::Marked { value, revision }) => {

@@ -41,7 +41,7 @@ fn built_in(row: &resources::Resource, object: &Value, old: Option<(&Value, Part
         Some((old, Part::Other("ephemeralcontainers"))) => validate::ephemeral_containers_update(object, old),
         // These change what an ordinary update may not; the server itself makes the change.
         Some((_, Part::Other("binding" | "finalize"))) => Vec::new(),
-        Some((_, Part::Other("resize"))) => validate::create(row.group, row.kind, row.namespaced, object),
+        Some((old, Part::Other("resize"))) => validate::resize_update(object, old),
         Some((old, _)) => validate::update(row.group, row.kind, object, old),
     }
 }

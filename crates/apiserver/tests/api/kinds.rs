@@ -236,6 +236,125 @@ async fn a_quota_is_charged_and_then_refuses() {
 }
 
 #[tokio::test]
+async fn a_pod_stays_within_its_namespace_s_level_when_it_is_changed() {
+    let client = with_account().await;
+    client.post(PODS, pod("old")).await.expect(201);
+    let sized = |cpu: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+    client
+        .post(PODS, json!({"metadata": {"name": "sized"}, "spec": {"containers": sized("1m")}}))
+        .await
+        .expect(201);
+    let level = |level: &str| json!({"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}});
+    let path = "/api/v1/namespaces/default";
+    client.merge(path, level("baseline")).await.expect(200);
+    let debugger = |context: Value| {
+        let container = json!({"name": "d", "image": "i", "securityContext": context});
+        json!({"spec": {"ephemeralContainers": [container]}})
+    };
+    let debug = format!("{PODS}/old/ephemeralcontainers");
+    let refused = client.merge(&debug, debugger(json!({"privileged": true}))).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("violates PodSecurity \"baseline:latest\""));
+    client.merge(&debug, debugger(json!({}))).await.expect(200);
+    // A pod that was there before the level is judged when what it runs changes, and only then.
+    client.merge(path, level("restricted")).await.expect(200);
+    let one = format!("{PODS}/old");
+    let image = |image: &str| json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+    client.merge(&one, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.merge(&format!("{one}/status"), json!({"status": {"phase": "Running"}})).await.expect(200);
+    let strategic = "application/strategic-merge-patch+json";
+    let change = client.send(Method::PATCH, &one, strategic, image("j").to_string()).await.expect(403);
+    assert!(change["message"].as_str().unwrap().contains("violates PodSecurity \"restricted:latest\""));
+    let more = json!({"spec": {"containers": sized("2m")}}).to_string();
+    client.send(Method::PATCH, &format!("{PODS}/sized/resize"), strategic, more).await.expect(200);
+    client.merge(path, level("privileged")).await.expect(200);
+    client.send(Method::PATCH, &one, strategic, image("j").to_string()).await.expect(200);
+}
+
+#[tokio::test]
+async fn ephemeral_containers_come_by_their_own_way_only_and_do_not_hinder_a_resize() {
+    let client = with_account().await;
+    let sized = |cpu: &str| json!([{"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}]);
+    client
+        .post(PODS, json!({"metadata": {"name": "a"}, "spec": {"containers": sized("1m")}}))
+        .await
+        .expect(201);
+    let debug = json!({"spec": {"ephemeralContainers": [{"name": "d", "image": "i"}]}});
+    let one = format!("{PODS}/a");
+    // Who may update a pod may not run something else in it.
+    client.merge(&one, debug.clone()).await.expect(422);
+    client.merge(&format!("{one}/ephemeralcontainers"), debug).await.expect(200);
+    client.merge(&one, json!({"metadata": {"labels": {"a": "b"}}})).await.expect(200);
+    client.merge(&one, json!({"spec": {"ephemeralContainers": null}})).await.expect(422);
+    let more = json!({"spec": {"containers": sized("2m")}}).to_string();
+    let strategic = "application/strategic-merge-patch+json";
+    let resized = client.send(Method::PATCH, &format!("{one}/resize"), strategic, more).await.expect(200);
+    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "2m");
+    assert_eq!(resized["spec"]["ephemeralContainers"][0]["name"], "d");
+}
+
+#[tokio::test]
+async fn a_level_that_does_not_exist_is_refused_and_one_that_is_stored_allows_least() {
+    let client = with_account().await;
+    let labelled = |labels: Value| json!({"metadata": {"name": "n", "labels": labels}});
+    let namespaces = "/api/v1/namespaces";
+    let wrong = json!({"pod-security.kubernetes.io/enforce": "baselin"});
+    let refused = client.post(namespaces, labelled(wrong.clone())).await.expect(422);
+    assert_eq!(
+        refused["message"],
+        "Namespace \"n\" is invalid: metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"baselin\": \
+         must be one of privileged, baseline, restricted"
+    );
+    let version = json!({"pod-security.kubernetes.io/warn-version": "v1.07"});
+    let refused = client.post(namespaces, labelled(version)).await.expect(422);
+    assert_eq!(
+        refused["details"]["causes"][0]["field"],
+        "metadata.labels[pod-security.kubernetes.io/warn-version]"
+    );
+    let right = json!({"pod-security.kubernetes.io/audit": "baseline", "pod-security.kubernetes.io/enforce-version": "v1.30"});
+    client.post(namespaces, labelled(right)).await.expect(201);
+    client.merge(&format!("{namespaces}/n"), labelled(wrong.clone())).await.expect(422);
+    // Status is written by controllers, and not held to this.
+    client
+        .merge(&format!("{namespaces}/default/status"), json!({"metadata": {"labels": wrong}}))
+        .await
+        .expect(200);
+    let refused = client.post(PODS, pod("a")).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().contains("violates PodSecurity \"restricted:latest\""));
+    // What is wrong already stands in nobody's way.
+    let other = json!({"metadata": {"labels": {"a": "b"}}});
+    client.merge(&format!("{namespaces}/default"), other).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_collection_is_deleted_page_by_page_when_a_limit_is_given() {
+    let client = Client::new().await;
+    for name in ["a", "b", "c", "d", "e"] {
+        client.config_map(name, json!({})).await;
+    }
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let names = |list: &Value| -> Vec<String> {
+        let items = list["items"].as_array().unwrap().iter();
+        items.map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let first = client.delete(&format!("{maps}?limit=2")).await.expect(200);
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 3);
+    assert_eq!(names(&client.get(maps).await.expect(200)), ["c", "d", "e"]);
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = client.delete(&format!("{maps}?limit=2&continue={token}")).await.expect(200);
+    assert_eq!(names(&second), ["c", "d"]);
+    for bad in ["resourceVersionMatch=Exact", "resourceVersion=x", "sendInitialEvents=true"] {
+        let refused = client.delete(&format!("{maps}?{bad}")).await.expect(422);
+        assert_eq!(refused["details"]["kind"], "ListOptions", "{bad}");
+    }
+    client.delete(&format!("{maps}?limit=2&continue=x")).await.expect(400);
+    assert_eq!(names(&client.get(maps).await.expect(200)), ["e"]);
+    let last = client.delete(&format!("{maps}?limit=2")).await.expect(200);
+    assert_eq!(names(&last), ["e"]);
+    assert!(last["metadata"].get("continue").is_none());
+}
+
+#[tokio::test]
 async fn a_collection_is_deleted_by_selector() {
     let client = Client::new().await;
     for (name, app) in [("a", "x"), ("b", "y"), ("c", "x")] {

@@ -370,7 +370,7 @@ fn frozen(spec: &Value, gated: bool) -> Value {
             container.as_object_mut().map(|c| c.remove("image"));
         }
     }
-    for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates", "ephemeralContainers"] {
+    for field in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
         map.remove(field);
     }
     if gated {

@@ -7,6 +7,7 @@
 mod follow;
 mod wire;
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -344,7 +345,13 @@ async fn limited<T>(call: impl Future<Output = Result<T, Status>>) -> Result<T, 
 }
 
 fn unavailable(status: Status) -> StoreError {
-    StoreError::Unavailable(format!("etcd: {}", status.message()))
+    let said = status.message();
+    // Of a connection that fails the outermost error says no more than that.
+    let causes = std::iter::successors(status.source(), |&cause| cause.source());
+    match causes.last().map(|cause| cause.to_string()).filter(|cause| cause != said) {
+        Some(cause) => StoreError::Unavailable(format!("etcd: {said}: {cause}")),
+        None => StoreError::Unavailable(format!("etcd: {said}")),
+    }
 }
 
 fn request(op: Op) -> RequestOp {
