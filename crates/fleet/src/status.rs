@@ -9,6 +9,7 @@
 //!   `Unknown` and its message says what each site says.
 //! - Where nothing is counted, a field is shown when all sites that are heard say the same. Addresses of load balancers
 //!   are those of all of them.
+//! - `Placed` is this hub's own word. That of a hub below is told apart from it, and only where it is not well.
 //! - When a site is silent, an object without counts says since when ([`stale_since`]), and a pod says `SiteSilent`.
 
 use std::collections::BTreeSet;
@@ -71,6 +72,10 @@ const GOOD: [&str; 8] = [
 
 /// Conditions for which `True` is the bad news; a site that has none has none to tell.
 const BAD: [&str; 6] = ["Degraded", "Failed", "FailureTarget", "Reconciling", "ReplicaFailure", "Stalled"];
+
+/// Whether an object is placed: here, and at hubs below.
+const PLACED: &str = "Placed";
+const BELOW: &str = "PlacedBelow";
 
 /// What a condition's `True` means.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -273,14 +278,19 @@ fn observed(words: &[Word], generation: i64) -> i64 {
     if words.is_empty() { 0 } else { words.iter().map(one).min().unwrap_or(0).min(generation) }
 }
 
+fn of(word: &Word) -> Vec<Value> {
+    word.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
+}
+
 fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
     let mut kinds: Vec<String> = Vec::new();
-    let of = |word: &Word| {
-        word.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
-    };
+    let placing = shows_placing(text(root, "/kind"));
     for word in words {
         for condition in of(word) {
             let kind = text(&condition, "/type").to_owned();
+            if placing && [PLACED, BELOW].contains(&kind.as_str()) {
+                continue;
+            }
             if !kind.is_empty() && !kinds.contains(&kind) {
                 kinds.push(kind);
             }
@@ -338,7 +348,28 @@ fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
         keep_times(root, &mut condition, now);
         merged.push(condition);
     }
+    if placing && let Some(mut condition) = below(words) {
+        keep_times(root, &mut condition, now);
+        merged.push(condition);
+    }
     merged
+}
+
+/// What hubs below, and those below them, could not place.
+fn below(words: &[Word]) -> Option<Value> {
+    let not_placed = |c: &Value| [PLACED, BELOW].contains(&text(c, "/type")) && text(c, "/status") == "False";
+    let mut condition: Option<Value> = None;
+    let mut told = Vec::new();
+    for word in words.iter().filter(|w| w.silent.is_none()) {
+        for own in of(word).into_iter().filter(not_placed) {
+            told.push(format!("{}: {}", word.site, text(&own, "/message")));
+            condition.get_or_insert(own);
+        }
+    }
+    let mut condition = condition?;
+    condition["type"] = json!(BELOW);
+    condition["message"] = json!(told.join("; "));
+    Some(condition)
 }
 
 fn spelt(value: &str, message: &str) -> String {
@@ -395,7 +426,7 @@ pub fn with_condition(
         return status;
     }
     let mut status = status.unwrap_or_else(|| json!({}));
-    let mut condition = json!({"type": "Placed", "status": value, "reason": reason, "message": message});
+    let mut condition = json!({"type": PLACED, "status": value, "reason": reason, "message": message});
     if kind == "Deployment" {
         condition["lastUpdateTime"] = json!(now);
     }

@@ -218,6 +218,36 @@ fn what_nothing_places_says_so_in_its_status() {
 }
 
 #[test]
+fn placed_is_the_hub_s_own_word_and_what_a_hub_below_could_not_place_is_told_apart() {
+    let placing = |below: &[(&str, &str, &str)]| {
+        let mut north = word("north", 3, 2, 2);
+        for (kind, value, message) in below {
+            let said = json!({"type": kind, "status": value, "reason": "NoRoom", "message": message, "lastUpdateTime": "t"});
+            north.object.as_mut().expect("spoken")["conditions"].as_array_mut().expect("a list").push(said);
+        }
+        let merged = merge(&root(3, 5), &[word("a", 3, 3, 3), north], "now");
+        let status =
+            with_condition(merged, &root(3, 5), "True", "Placed", "all", "now").expect("a Deployment");
+        let all = status["conditions"].as_array().expect("a list").iter();
+        let own = |c: &&Value| text(c, "/type") != "Available";
+        all.filter(own)
+            .map(|c| [text(c, "/type"), text(c, "/status"), text(c, "/message")].map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(placing(&[("Placed", "True", "2 of 2")]), [["Placed", "True", "all"]]);
+    let below = ["PlacedBelow", "False", "north: 1 of 2"];
+    assert_eq!(placing(&[("Placed", "False", "1 of 2")]), [below, ["Placed", "True", "all"]]);
+    let further = ["PlacedBelow", "False", "north: cove: 0 of 1"];
+    let both = [("PlacedBelow", "False", "cove: 0 of 1"), ("Placed", "True", "2 of 2")];
+    assert_eq!(placing(&both), [further, ["Placed", "True", "all"]]);
+}
+
+#[test]
+fn placed_is_an_ordinary_condition_of_a_kind_for_which_the_hub_has_none() {
+    assert_eq!(condition("Placed", &[Some("True")]).2, "its word");
+}
+
+#[test]
 fn the_word_of_a_silent_site_is_marked_where_counts_and_conditions_do_not_say_it() {
     let word = |silent: Option<&str>| Word {
         object: Some(json!({"phase": "Running"})),
