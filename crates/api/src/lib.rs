@@ -90,4 +90,21 @@ mod tests {
         assert_eq!(spec["object"]["x-kubernetes-preserve-unknown-fields"], true);
         assert_eq!(spec["with"]["items"]["x-kubernetes-preserve-unknown-fields"], true);
     }
+
+    #[test]
+    fn a_distance_from_nowhere_is_refused() {
+        let crd = serde_json::to_value(Placement::crd()).expect("a CRD is JSON");
+        let schema = kube_cel::compile_schema(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]);
+        let refused = |limits: serde_json::Value| {
+            let placement = serde_json::json!({"metadata": {"name": "p"}, "spec": {"limits": limits}});
+            let found = kube_cel::Validator::new().validate_compiled(&schema, &placement, None);
+            found.err().map(|errors| errors.into_vec().into_iter().map(|e| e.message).collect::<Vec<_>>())
+        };
+        let near = serde_json::json!({"latitude": 60.4, "longitude": 5.3});
+        let why = refused(serde_json::json!({"maxDistanceKm": 50.0})).expect("refused");
+        assert_eq!(why, ["maxDistanceKm is a distance from near: say near too"]);
+        assert_eq!(refused(serde_json::json!({"maxDistanceKm": 50.0, "near": near})), None);
+        assert_eq!(refused(serde_json::json!({"near": near})), None);
+        assert_eq!(refused(serde_json::json!({"jurisdictions": ["EU"]})), None);
+    }
 }

@@ -162,11 +162,15 @@ pub enum SpreadBy {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.maxDistanceKm) || has(self.near)",
+    "message": "maxDistanceKm is a distance from near: say near too"
+}]))]
 pub struct Limits {
     /// Only under these laws; a site that states none is out.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub jurisdictions: Vec<String>,
-    /// At most so far from `near`; a site that states no coordinates is out.
+    /// At most so far from `near`, which must be given too; a site that states no coordinates is out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_distance_km: Option<f64>,
     /// The point that distances are measured from.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams, Preconditions};
-use kube::core::{ApiResource, GroupVersionKind, PartialObjectMeta, Request};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::core::{PartialObjectMeta, Request};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -13,6 +13,7 @@ use tombolo_api::{Work, WorkSpec, names};
 
 use crate::config::FleetConfig;
 use crate::kept::Kept;
+use crate::kinds;
 use crate::object::{Key, text};
 use crate::plan::{self, Action, parts_annotation};
 use crate::status;
@@ -97,20 +98,25 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
             }
         }
         Action::PatchStatus { key, patch } => {
-            ignore_gone(patch_status(client, &key, &patch).await)?;
+            let objects = known.objects(client, &key);
+            let patched = match patch_status(client, objects.resource_url(), &key.name, &patch).await {
+                Err(Error::Api(answer)) if answer.code == 404 && kinds::may_be_custom(&key.api_version) => {
+                    patch_with_status(client, objects.resource_url(), &key.name, patch).await
+                }
+                other => other,
+            };
+            ignore_gone(patched)?;
         }
         Action::Bind { key, site } => bind(client, &key, &site).await?,
         Action::CreatePod { pod, status } => create_pod(client, pod, status).await?,
         Action::PatchPod { namespace, name, patch } => {
-            let key = Key::new("v1", "Pod", &namespace, &name);
-            ignore_gone(patch_status(client, &key, &patch).await)?;
+            ignore_gone(patch_status(client, pods(client, &namespace).resource_url(), &name, &patch).await)?;
         }
         Action::DeletePod { namespace, name, uid } => {
             known.own_deletes.lock().insert(format!("{namespace}/{name}"));
-            let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
             let only = Preconditions { uid: Some(uid), resource_version: None };
             let params = DeleteParams::default().grace_period(0).preconditions(only);
-            ignore_gone(api.delete(&name, &params).await.map(drop))?;
+            ignore_gone(pods(client, &namespace).delete(&name, &params).await.map(drop))?;
         }
         Action::DeleteAtSite { site, namespace, pod } => {
             delete_at_site(config, &site, &namespace, &pod).await
@@ -118,7 +124,7 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::MarkStale { key, since } => {
             let patch = json!({"metadata": {"annotations": {names::STALE_ANNOTATION: since}}});
             let patch = Patch::Merge(patch);
-            let api = objects(client, &key);
+            let api = known.objects(client, &key);
             ignore_gone(api.patch_metadata(&key.name, &PatchParams::default(), &patch).await.map(drop))?;
         }
         Action::Tell { key, warning, reason, brief, message } => {
@@ -167,14 +173,8 @@ fn works(client: &Client, site: &str) -> Api<Work> {
     Api::namespaced(client.clone(), &names::site_namespace(site))
 }
 
-fn objects(client: &Client, key: &Key) -> Api<DynamicObject> {
-    let (group, version) = key.api_version.split_once('/').unwrap_or(("", &key.api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &key.kind));
-    if key.namespace.is_empty() {
-        Api::all_with(client.clone(), &resource)
-    } else {
-        Api::namespaced_with(client.clone(), &key.namespace, &resource)
-    }
+fn pods(client: &Client, namespace: &str) -> Api<Pod> {
+    Api::namespaced(client.clone(), namespace)
 }
 
 fn ignore_gone(result: Result<(), Error>) -> Result<(), Error> {
@@ -188,33 +188,48 @@ fn ignore_gone(result: Result<(), Error>) -> Result<(), Error> {
 async fn bind(client: &Client, key: &Key, site: &str) -> Result<(), Error> {
     let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": key.name, "annotations": {names::SITE_LABEL: site}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": site}});
-    let api: Api<Pod> = Api::namespaced(client.clone(), &key.namespace);
+    let api = pods(client, &key.namespace);
     let bound: Result<serde_json::Value, Error> =
         api.create_subresource("binding", &key.name, &PostParams::default(), &binding).await;
     ignore_gone(bound.map(drop))
 }
 
 async fn create_pod(client: &Client, mut pod: Value, status: Value) -> Result<(), Error> {
-    let key = Key::of(&pod).unwrap_or_else(|| Key::new("v1", "Pod", "", ""));
+    let (api, name) =
+        (pods(client, text(&pod, "/metadata/namespace")), text(&pod, "/metadata/name").to_owned());
     pod["status"] = status;
-    let request = http::Request::post(format!("{}?withStatus=true", objects(client, &key).resource_url()))
+    let request = http::Request::post(format!("{}?withStatus=true", api.resource_url()))
         .header(http::header::ACCEPT, AS_METADATA)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(pod.to_string().into_bytes())
         .map_err(Error::HttpError)?;
     match client.request::<PartialObjectMeta<Pod>>(request).await {
         Err(Error::Api(answer)) if answer.code == 409 => {
-            ignore_gone(patch_status(client, &key, &json!({ "status": pod["status"] })).await)
+            let patch = json!({ "status": pod["status"] });
+            ignore_gone(patch_status(client, api.resource_url(), &name, &patch).await)
         }
         other => other.map(drop),
     }
 }
 
 /// The watch shows what came of it; the answer is not read.
-async fn patch_status(client: &Client, key: &Key, patch: &Value) -> Result<(), Error> {
-    let url = format!("{}/{}", objects(client, key).resource_url(), key.name);
-    let request = Request::new(url)
+async fn patch_status(client: &Client, all: &str, name: &str, patch: &Value) -> Result<(), Error> {
+    let request = Request::new(format!("{all}/{name}"))
         .patch_metadata("status", &PatchParams::default(), &Patch::Merge(patch))
+        .map_err(Error::BuildRequest)?;
+    client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+}
+
+/// Of a custom kind without the subresource the status is written with the object, where any change makes a new
+/// generation: to tell that one as observed would make the next.
+async fn patch_with_status(client: &Client, all: &str, name: &str, mut patch: Value) -> Result<(), Error> {
+    let Some(status) = patch["status"].as_object_mut() else { return Ok(()) };
+    status.remove("observedGeneration");
+    if status.is_empty() {
+        return Ok(());
+    }
+    let request = Request::new(all)
+        .patch_metadata(name, &PatchParams::default(), &Patch::Merge(patch))
         .map_err(Error::BuildRequest)?;
     client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
 }

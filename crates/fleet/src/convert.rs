@@ -361,3 +361,7 @@ mod tests {
         );
     }
 }
+
+#[cfg(test)]
+#[path = "convert_tests.rs"]
+mod spread_tests;

@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Api, DynamicObject, ListParams};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::api::{Api, ListParams};
 use kube::{Client, Error, ResourceExt};
 use serde_json::{Value, json};
 use tombolo_api::{Placement, Site, SiteGroup, Work, names};
@@ -15,6 +14,7 @@ use crate::choose::{Choice, choose};
 use crate::clock::Moment;
 use crate::decide::decision;
 use crate::index::{Index, STUCK};
+use crate::kinds;
 use crate::object::Key;
 use crate::watches::as_json;
 
@@ -101,14 +101,9 @@ pub async fn explain(
     name: &str,
     lease_seconds: i64,
 ) -> Result<Explained, Error> {
-    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
-    let api: Api<DynamicObject> = if namespace.is_empty() {
-        Api::all_with(client.clone(), &resource)
-    } else {
-        Api::namespaced_with(client.clone(), namespace, &resource)
-    };
-    let root = as_json(api.get(name).await?, api_version, kind);
+    let resource = kinds::resource(client, api_version, kind).await?;
+    let root = kinds::objects(client, &resource, namespace).get(name).await?;
+    let root = as_json(root, api_version, kind);
     let key = Key::new(api_version, kind, namespace, name);
     let all = ListParams::default();
     let leases = all.clone().fields(&format!("metadata.name={}", names::SITE_LEASE));

@@ -1,13 +1,13 @@
 //! Taking in a workload that runs at a site already, without a restart; and giving one back.
 
 use kube::api::{Api, DynamicObject, Patch, PatchParams, PostParams};
-use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Error};
 use serde_json::{Value, json};
 use tombolo_api::names;
 
 use crate::config::FleetConfig;
 use crate::intent::intent;
+use crate::kinds;
 use crate::object::Key;
 use crate::references::named;
 use crate::watches::as_json;
@@ -18,11 +18,11 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(20);
 /// Makes the hub's copy of an object at `site`, with what it names, and a Placement that keeps it there. The site's agent
 /// then takes over what exists: same template, so nothing restarts.
 pub async fn import(hub: &Client, at_site: &Client, site: &str, key: &Key) -> Result<(), Error> {
-    let root = as_json(api(at_site, key).get(&key.name).await?, &key.api_version, &key.kind);
+    let root = as_json(api(at_site, key).await?.get(&key.name).await?, &key.api_version, &key.kind);
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": key.home()}});
     crate::install::apply(hub, namespace).await?;
     for need in named(&root) {
-        if let Some(object) = api(at_site, &need).get_opt(&need.name).await? {
+        if let Some(object) = api(at_site, &need).await?.get_opt(&need.name).await? {
             let object = as_json(object, &need.api_version, &need.kind);
             create(hub, &need, intent(&object)).await?;
         }
@@ -53,7 +53,7 @@ pub fn placement_of(key: &Key) -> String {
 
 /// Deletes the hub's copy of what was given back.
 pub async fn forget(hub: &Client, key: &Key) -> Result<(), Error> {
-    api(hub, key).delete(&key.name, &Default::default()).await.map(drop)
+    api(hub, key).await?.delete(&key.name, &Default::default()).await.map(drop)
 }
 
 fn placement(name: &str, site: &str, key: &Key) -> Value {
@@ -91,23 +91,18 @@ pub async fn asked(config: &FleetConfig, site: &str, text: &str) {
 /// The hub stops managing an object; what runs at the sites stays there as it is.
 pub async fn give_back(hub: &Client, key: &Key) -> Result<(), Error> {
     let patch = Patch::Merge(json!({"metadata": {"annotations": {names::GIVE_BACK_ANNOTATION: "true"}}}));
-    api(hub, key).patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
+    api(hub, key).await?.patch(&key.name, &PatchParams::default(), &patch).await.map(drop)
 }
 
-fn api(client: &Client, key: &Key) -> Api<DynamicObject> {
-    let (group, version) = key.api_version.split_once('/').unwrap_or(("", &key.api_version));
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, &key.kind));
-    if key.namespace.is_empty() {
-        Api::all_with(client.clone(), &resource)
-    } else {
-        Api::namespaced_with(client.clone(), &key.namespace, &resource)
-    }
+async fn api(client: &Client, key: &Key) -> Result<Api<DynamicObject>, Error> {
+    let resource = kinds::resource(client, &key.api_version, &key.kind).await?;
+    Ok(kinds::objects(client, &resource, &key.namespace))
 }
 
 /// What is there already stays as it is.
 async fn create(client: &Client, key: &Key, object: Value) -> Result<(), Error> {
     let object: DynamicObject = serde_json::from_value(object).map_err(Error::SerdeError)?;
-    match api(client, key).create(&PostParams::default(), &object).await {
+    match api(client, key).await?.create(&PostParams::default(), &object).await {
         Err(Error::Api(status)) if status.code == 409 => Ok(()),
         other => other.map(drop),
     }

@@ -31,6 +31,7 @@ mod index;
 mod install;
 mod intent;
 mod kept;
+mod kinds;
 mod lead;
 mod lease;
 mod mirror;

@@ -166,7 +166,8 @@ async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) 
     if spec.hubs.contains(&hub) {
         return deny(config, request, "the site is this hub, or is above it; a loop is refused").await;
     }
-    match tokens::consume(&config.client, token, jiff::Timestamp::now().as_second()).await? {
+    let (id, now) = (request.uid().unwrap_or_default(), jiff::Timestamp::now().as_second());
+    match tokens::consume(&config.client, token, &id, now).await? {
         Verdict::No(why) => deny(config, request, why).await,
         Verdict::Yes { needs_approval, .. } if needs_approval || config.approval == Approval::Person => {
             tracing::info!(site, request = request.name_any(), "waits for `tombolo sites approve`");

@@ -1,6 +1,6 @@
 //! The life of a site at the hub: its namespace and rights, its node, its lease, and its end.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, RoleBinding};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Client, Error, ResourceExt};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tombolo_agent::Removal;
 use tombolo_api::{Condition, Site, names};
@@ -230,7 +231,7 @@ pub async fn expel(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &str
             ),
         };
         let text = serde_json::to_string(&removal).map_err(Error::SerdeError)?;
-        apply_removed(client, identity, &text).await?;
+        apply_removed(client, identity, removal).await?;
         config.tunnels.cut(&name, &text);
     }
     let own = format!("tombolo:site:{name}");
@@ -273,10 +274,41 @@ pub async fn remove(config: &Arc<FleetConfig>, site: &Site, epoch: i64, hub: &st
     Ok(())
 }
 
-async fn apply_removed(client: &Client, identity: &str, text: &str) -> Result<(), Error> {
+/// Removals that are remembered: a ConfigMap ends at 1 MiB, and each takes about 300 bytes of it.
+const REMEMBERED: usize = 2000;
+
+/// What is remembered of a removal.
+#[derive(Serialize, Deserialize)]
+struct Remembered {
+    #[serde(flatten)]
+    removal: Removal,
+    #[serde(default)]
+    at: String,
+}
+
+/// Identities that are forgotten when one more is removed: the oldest. Such a site is refused as before if it comes back;
+/// it is only not told any more to clean up.
+fn forgotten(data: &BTreeMap<String, String>, identity: &str, most: usize) -> Vec<String> {
+    let at = |text: &str| serde_json::from_str::<Remembered>(text).map_or(String::new(), |r| r.at);
+    let others = data.iter().filter(|(other, _)| *other != identity);
+    let mut others: Vec<(String, &String)> = others.map(|(other, text)| (at(text), other)).collect();
+    others.sort_unstable();
+    let room = most.saturating_sub(1);
+    let over = others.len().saturating_sub(room);
+    others.into_iter().take(over).map(|(_, other)| other.clone()).collect()
+}
+
+async fn apply_removed(client: &Client, identity: &str, removal: Removal) -> Result<(), Error> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), names::SYSTEM_NAMESPACE);
+    let remembered = Remembered { removal, at: crate::now_text() };
+    let text = serde_json::to_string(&remembered).map_err(Error::SerdeError)?;
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": names::REMOVED_SITES}, "data": {identity: text}});
-    let patch = Patch::Merge(json!({"data": {identity: text}}));
+    let known = api.get_opt(names::REMOVED_SITES).await?.and_then(|config| config.data).unwrap_or_default();
+    let mut data = json!({ identity: text });
+    for old in forgotten(&known, identity, REMEMBERED) {
+        data[old] = Value::Null;
+    }
+    let patch = Patch::Merge(json!({ "data": data }));
     match api.patch(names::REMOVED_SITES, &PatchParams::default(), &patch).await {
         Err(Error::Api(status)) if status.code == 404 => {
             let params = PatchParams::apply(names::HUB_MANAGER).force();
@@ -329,6 +361,29 @@ mod tests {
         assert!(all.iter().all(|o| is_given(o, &own(role["rules"].clone()))));
         assert!(!is_given(role, &own(json!([]))));
         assert!(!is_given(role, &HashMap::new()));
+    }
+
+    #[test]
+    fn the_oldest_removals_are_forgotten_and_what_is_remembered_fits() {
+        let removal = Removal { hub: "h".repeat(36), message: "m".repeat(160), ..Default::default() };
+        let text = |at: &str| {
+            let remembered = Remembered { removal: removal.clone(), at: at.to_owned() };
+            serde_json::to_string(&remembered).expect("JSON")
+        };
+        let mut known: BTreeMap<String, String> = [("c", "2026-03"), ("b", "2026-02"), ("a", "2026-01")]
+            .map(|(id, at)| (id.into(), text(at)))
+            .into();
+        // One of an earlier hub says no time.
+        known.insert("z".into(), serde_json::to_string(&removal).expect("JSON"));
+        assert_eq!(forgotten(&known, "new", 5), Vec::<String>::new());
+        assert_eq!(forgotten(&known, "new", 3), ["z", "a"]);
+        assert_eq!(forgotten(&known, "a", 3), ["z"], "removed once more");
+        let one = text("2026-01-01T00:00:00Z").len() + uuid::Uuid::nil().simple().to_string().len();
+        assert!(REMEMBERED * one < 1 << 20);
+        // Sites and earlier hubs read it as before.
+        assert_eq!(tombolo_agent::removal(&known["a"]), Some(removal.clone()));
+        let config = ConfigMap { data: Some(known), ..Default::default() };
+        assert!(removed(&config).values().all(|told| *told == removal));
     }
 
     #[test]

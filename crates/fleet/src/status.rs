@@ -3,10 +3,16 @@
 //! Rules, the same for every kind:
 //! - `observedGeneration` is the hub's generation only when every site has applied it and observed what it applied.
 //! - Counts are sums. What a silent site last said still counts as existing (`replicas`), but not as ready: nobody knows.
-//! - A condition is as good as the worst site's, and its message names the sites that differ. A silent site makes it
-//!   `Unknown`.
-//! - A kind that runs as one, at one site, has that site's status; when the site is silent, the object says since when
-//!   ([`stale_since`]), and a pod says `SiteSilent`.
+//! - A condition that is known to be good news when `True` is as good as the worst site's, and its message names the sites
+//!   that differ. A silent site makes it `Unknown`. One that is known to be bad news is `True` if any site says so.
+//! - Of any other condition nobody knows which value is the better one: it has the value that all sites give it, else it is
+//!   `Unknown` and its message says what each site says.
+//! - Where nothing is counted, a field is shown when all sites that are heard say the same. Addresses of load balancers
+//!   are those of all of them.
+//! - `Placed` is this hub's own word. That of a hub below is told apart from it, and only where it is not well.
+//! - When a site is silent, an object without counts says since when ([`stale_since`]), and a pod says `SiteSilent`.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
@@ -52,7 +58,7 @@ fn counts(kind: &str) -> Option<(&'static [&'static str], &'static [&'static str
     }
 }
 
-/// Conditions for which `True` is the good news; for all others any `True` counts.
+/// Conditions for which `True` is the good news.
 const GOOD: [&str; 8] = [
     "Available",
     "Progressing",
@@ -64,26 +70,62 @@ const GOOD: [&str; 8] = [
     "Synced",
 ];
 
+/// Conditions for which `True` is the bad news; a site that has none has none to tell.
+const BAD: [&str; 6] = ["Degraded", "Failed", "FailureTarget", "Reconciling", "ReplicaFailure", "Stalled"];
+
+/// Whether an object is placed: here, and at hubs below.
+const PLACED: &str = "Placed";
+const BELOW: &str = "PlacedBelow";
+
+/// What a condition's `True` means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum News {
+    Good,
+    Bad,
+    Unclear,
+}
+
+impl News {
+    fn of(condition: &str) -> Self {
+        match condition {
+            good if GOOD.contains(&good) => Self::Good,
+            bad if BAD.contains(&bad) => Self::Bad,
+            _ => Self::Unclear,
+        }
+    }
+
+    /// The worst has the highest rank.
+    fn rank(self, value: &str) -> u8 {
+        match (self, value) {
+            (Self::Good, "True") | (Self::Bad, "False") => 0,
+            (_, "Unknown") | (Self::Unclear, _) => 1,
+            _ => 2,
+        }
+    }
+}
+
 /// The status of the hub's object. `None`: no site has said anything yet.
 pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
     let kind = text(root, "/kind");
     let generation = number(root, "/metadata/generation");
-    let spoken: Vec<&Word> = words.iter().filter(|w| w.object.is_some()).collect();
-    if spoken.is_empty() && counts(kind).is_none() {
+    let spoken = words.iter().any(|w| w.object.is_some());
+    let counted = counts(kind).is_some() && !(kind == "Job" && words.len() == 1);
+    if !spoken && !counted {
         return None;
     }
     let mut status = match counts(kind) {
         // Jobs have rules of their own about which fields go together; one site's word is consistent.
         Some((_, work)) if kind == "Job" && words.len() == 1 => {
-            let mut status = single(&spoken)?;
+            let mut status = agreed(root, words);
             status.retain(|field, _| words[0].silent.is_none() || !work.contains(&field.as_str()));
             status
         }
         Some((exist, work)) => summed(kind, root, words, exist, work),
-        None => single(&spoken)?,
+        None => agreed(root, words),
     };
-    let has_generation =
-        counts(kind).is_some() && kind != "Job" || status.get("observedGeneration").is_some();
+    let tells_generation =
+        |w: &Word| w.object.as_ref().is_some_and(|o| o.get("observedGeneration").is_some());
+    let has_generation = counts(kind).is_some() && kind != "Job" || words.iter().any(tells_generation);
     if has_generation {
         let observed = observed(words, generation);
         if observed > 0 {
@@ -107,11 +149,48 @@ pub fn merge(root: &Value, words: &[Word], now: &str) -> Option<Value> {
     Some(Value::Object(status))
 }
 
-fn single(spoken: &[&Word]) -> Option<Map<String, Value>> {
-    let first = spoken.iter().find(|w| w.silent.is_none()).or(spoken.first())?;
-    let mut status = first.object.clone()?.as_object().cloned()?;
+/// What all sites that are heard say alike; what all last said alike, if none is heard. A site that has not said anything
+/// yet agrees to nothing.
+fn agreed(root: &Value, words: &[Word]) -> Map<String, Value> {
+    let any_heard = words.iter().any(|w| w.silent.is_none());
+    let said: Vec<Map<String, Value>> = words
+        .iter()
+        .filter(|w| w.silent.is_none() || !any_heard)
+        .map(|w| w.object.as_ref().and_then(Value::as_object).cloned().unwrap_or_default())
+        .collect();
+    let Some((first, rest)) = said.split_first() else { return Map::new() };
+    let mut status = first.clone();
+    rest.iter().for_each(|other| keep_same(&mut status, other));
+    let balanced = [("v1", "Service"), ("networking.k8s.io/v1", "Ingress")];
+    if balanced.contains(&(text(root, "/apiVersion"), text(root, "/kind"))) {
+        join_addresses(&mut status, &said);
+    }
     status.remove("uncountedTerminatedPods");
-    Some(status)
+    status
+}
+
+/// Takes out what another one does not say too. Lists are compared as a whole: their order may mean something.
+fn keep_same(status: &mut Map<String, Value>, other: &Map<String, Value>) {
+    status.retain(|field, value| match (value, other.get(field)) {
+        (Value::Object(own), Some(Value::Object(others))) => {
+            keep_same(own, others);
+            !own.is_empty() || others.is_empty()
+        }
+        (own, others) => others == Some(own),
+    });
+}
+
+/// Each site has load balancers of its own, and every one of them leads there.
+fn join_addresses(status: &mut Map<String, Value>, said: &[Map<String, Value>]) {
+    let mut all: Vec<&Value> = Vec::new();
+    for address in said.iter().filter_map(|s| s.get("loadBalancer")?.get("ingress")?.as_array()).flatten() {
+        if !all.contains(&address) {
+            all.push(address);
+        }
+    }
+    if !all.is_empty() {
+        status.insert("loadBalancer".into(), json!({ "ingress": all }));
+    }
 }
 
 fn summed(kind: &str, root: &Value, words: &[Word], exist: &[&str], work: &[&str]) -> Map<String, Value> {
@@ -199,47 +278,53 @@ fn observed(words: &[Word], generation: i64) -> i64 {
     if words.is_empty() { 0 } else { words.iter().map(one).min().unwrap_or(0).min(generation) }
 }
 
+fn of(word: &Word) -> Vec<Value> {
+    word.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
+}
+
 fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
     let mut kinds: Vec<String> = Vec::new();
-    let of = |word: &Word| {
-        word.object.as_ref().and_then(|o| o.get("conditions")?.as_array().cloned()).unwrap_or_default()
-    };
+    let placing = shows_placing(text(root, "/kind"));
     for word in words {
         for condition in of(word) {
             let kind = text(&condition, "/type").to_owned();
-            if !kinds.contains(&kind) {
+            if placing && [PLACED, BELOW].contains(&kind.as_str()) {
+                continue;
+            }
+            if !kind.is_empty() && !kinds.contains(&kind) {
                 kinds.push(kind);
             }
         }
     }
     let many = words.len() > 1;
+    let any_silent = words.iter().any(|w| w.silent.is_some());
     let mut merged = Vec::new();
     for kind in kinds {
-        let good = GOOD.contains(&kind.as_str());
+        let news = News::of(&kind);
         let mut worst: Option<(u8, Value)> = None;
-        let mut told = Vec::new();
+        let (mut told, mut values) = (Vec::new(), BTreeSet::new());
         for word in words {
             let own = of(word).into_iter().find(|c| text(c, "/type") == kind);
-            let value = match (&word.silent, &own) {
-                (Some(_), _) => "Unknown".to_owned(),
-                (None, Some(c)) => text(c, "/status").to_owned(),
-                (None, None) => "Unknown".to_owned(),
-            };
-            let rank = match (value.as_str(), good) {
-                ("True", true) | ("False", false) => 0,
-                ("Unknown", _) => 1,
-                _ => 2,
-            };
-            // A condition that only some sites have (a failure, say) is not made unknown by those that lack it.
-            if own.is_none() && word.silent.is_none() && !good {
+            // A failure that only some sites have is not made unknown by those that lack it.
+            if own.is_none() && word.silent.is_none() && news == News::Bad {
                 continue;
             }
+            let value = match (&word.silent, &own) {
+                (None, Some(c)) => text(c, "/status").to_owned(),
+                _ => "Unknown".to_owned(),
+            };
+            let rank = news.rank(&value);
             if let Some(since) = &word.silent {
                 told.push(format!("{}: not heard since {since}", word.site));
             } else if rank > 0 || !many {
-                let message = own.as_ref().map_or("no word yet", |c| text(c, "/message"));
-                told.push(if many { format!("{}: {message}", word.site) } else { message.to_owned() });
+                let message = match &own {
+                    None => "no word yet".to_owned(),
+                    Some(c) if many && news == News::Unclear => spelt(&value, text(c, "/message")),
+                    Some(c) => text(c, "/message").to_owned(),
+                };
+                told.push(if many { format!("{}: {message}", word.site) } else { message });
             }
+            values.insert(own.as_ref().filter(|_| word.silent.is_none()).map(|_| value.clone()));
             if worst.as_ref().is_none_or(|(other, _)| rank > *other) {
                 let mut condition = own.unwrap_or_else(|| json!({"type": kind}));
                 condition["status"] = json!(value);
@@ -247,17 +332,48 @@ fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
             }
         }
         let Some((_, mut condition)) = worst else { continue };
-        if many || words.iter().any(|w| w.silent.is_some()) {
+        let alike = values.len() == 1 && !values.contains(&None);
+        match (news, alike) {
+            (News::Unclear, false) => condition["status"] = json!("Unknown"),
+            (News::Unclear, true) if many => told.clear(),
+            _ => {}
+        }
+        if many || any_silent {
             let all = format!("at {} sites", words.len());
             condition["message"] = json!(if told.is_empty() { all } else { told.join("; ") });
-            if text(&condition, "/status") == "Unknown" {
-                condition["reason"] = json!("SiteSilent");
+            if text(&condition, "/status") == "Unknown" && !alike {
+                condition["reason"] = json!(if any_silent { "SiteSilent" } else { "SitesDiffer" });
             }
         }
         keep_times(root, &mut condition, now);
         merged.push(condition);
     }
+    if placing && let Some(mut condition) = below(words) {
+        keep_times(root, &mut condition, now);
+        merged.push(condition);
+    }
     merged
+}
+
+/// What hubs below, and those below them, could not place.
+fn below(words: &[Word]) -> Option<Value> {
+    let not_placed = |c: &Value| [PLACED, BELOW].contains(&text(c, "/type")) && text(c, "/status") == "False";
+    let mut condition: Option<Value> = None;
+    let mut told = Vec::new();
+    for word in words.iter().filter(|w| w.silent.is_none()) {
+        for own in of(word).into_iter().filter(not_placed) {
+            told.push(format!("{}: {}", word.site, text(&own, "/message")));
+            condition.get_or_insert(own);
+        }
+    }
+    let mut condition = condition?;
+    condition["type"] = json!(BELOW);
+    condition["message"] = json!(told.join("; "));
+    Some(condition)
+}
+
+fn spelt(value: &str, message: &str) -> String {
+    if message.is_empty() { value.to_owned() } else { format!("{value}, {message}") }
 }
 
 /// Transition times are the hub's own: they change when the merged status does.
@@ -281,13 +397,14 @@ fn keep_times(root: &Value, condition: &mut Value, now: &str) {
     }
 }
 
-/// Since when the oldest word is old, for kinds whose status is one site's word as it stands; the others say in counts and
-/// conditions what is not known.
+/// Since when the oldest word is old, for kinds whose status is what sites say as it stands; the others say in counts and
+/// conditions what is not known. A site that was lost before it said anything counts, where others have.
 pub fn stale_since<'a>(kind: &str, words: &'a [Word]) -> Option<&'a str> {
     if counts(kind).is_some() && kind != "Job" {
         return None;
     }
-    words.iter().filter(|w| w.object.is_some()).filter_map(|w| w.silent.as_deref()).min()
+    let shown = words.iter().any(|w| w.object.is_some());
+    words.iter().filter(|_| shown).filter_map(|w| w.silent.as_deref()).min()
 }
 
 /// Whether the status of a kind has room for the condition `Placed`.
@@ -309,7 +426,7 @@ pub fn with_condition(
         return status;
     }
     let mut status = status.unwrap_or_else(|| json!({}));
-    let mut condition = json!({"type": "Placed", "status": value, "reason": reason, "message": message});
+    let mut condition = json!({"type": PLACED, "status": value, "reason": reason, "message": message});
     if kind == "Deployment" {
         condition["lastUpdateTime"] = json!(now);
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::StreamExt;
 use kube::api::{Api, DynamicObject};
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::ApiResource;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt, watcher as watch};
 use kube::{Client, Resource, ResourceExt};
@@ -18,6 +18,7 @@ use tombolo_api::names;
 
 use crate::index::{Index, WorkId};
 use crate::kept::{Mirror, work_of_mirror};
+use crate::kinds;
 use crate::object::{Key, text};
 
 /// The index with its bell.
@@ -30,6 +31,8 @@ pub struct Known {
     pub own_deletes: Mutex<HashSet<String>>,
     /// Mirrors that somebody else deleted: site, namespace, pod.
     pub wished_away: Mutex<Vec<(String, String, String)>>,
+    /// Where the kinds that are followed are served, by apiVersion and kind.
+    served: Mutex<HashMap<(String, String), ApiResource>>,
 }
 
 impl Known {
@@ -40,7 +43,15 @@ impl Known {
             synced: signal::Sender::new(HashSet::new()),
             own_deletes: Mutex::default(),
             wished_away: Mutex::default(),
+            served: Mutex::default(),
         })
+    }
+
+    /// The objects that `key` is one of.
+    pub fn objects(&self, client: &Client, key: &Key) -> Api<DynamicObject> {
+        let served = self.served.lock().get(&(key.api_version.clone(), key.kind.clone())).cloned();
+        let resource = served.unwrap_or_else(|| kinds::guess(&key.api_version, &key.kind));
+        kinds::objects(client, &resource, &key.namespace)
     }
 
     pub fn is_synced(&self, key: &Key) -> bool {
@@ -112,7 +123,7 @@ impl Known {
     /// Follows objects of any kind as JSON.
     pub async fn follow_objects(self: Arc<Self>, client: Client, api_version: String, kind: String) {
         let resource = self.resource(&client, &api_version, &kind).await;
-        let api: Api<DynamicObject> = Api::all_with(client, &resource);
+        let api = kinds::objects(&client, &resource, "");
         let mut config = watcher::Config::default().page_size(500);
         if kind == "Pod" {
             config = config.labels(&format!("!{}", names::MIRROR_LABEL));
@@ -155,16 +166,14 @@ impl Known {
         }
     }
 
-    /// A custom kind's plural is what discovery says; those that Kubernetes brings are as their names say.
+    /// Waits until the hub serves a kind, and remembers where.
     async fn resource(&self, client: &Client, api_version: &str, kind: &str) -> ApiResource {
-        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-        let gvk = GroupVersionKind::gvk(group, version, kind);
-        if !group.contains('.') {
-            return ApiResource::from_gvk(&gvk);
-        }
         loop {
-            match kube::discovery::pinned_kind(client, &gvk).await {
-                Ok((resource, _)) => return resource,
+            match kinds::resource(client, api_version, kind).await {
+                Ok(resource) => {
+                    self.served.lock().insert((api_version.to_owned(), kind.to_owned()), resource.clone());
+                    return resource;
+                }
                 Err(error) => {
                     tracing::debug!(kind, %error, "a placement names a kind that the hub does not serve yet")
                 }
@@ -174,8 +183,7 @@ impl Known {
     }
 
     pub async fn follow_mirrors(self: Arc<Self>, client: Client) {
-        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("", "v1", "Pod"));
-        let api: Api<DynamicObject> = Api::all_with(client, &resource);
+        let api = kinds::objects(&client, &kinds::guess("v1", "Pod"), "");
         let config = watcher::Config::default().labels(names::MIRROR_LABEL).page_size(500);
         let mut events = Box::pin(watch(api, config).default_backoff());
         let mut held: HashMap<String, (WorkId, Arc<Mirror>)> = HashMap::new();
