@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use kube::core::ObjectMeta;
 use serde_json::Value;
-use tombolo_api::{Condition, LeaseTerms, ObjectRef, PodSummary, Tombstone, Work, WorkSpec, WorkStatus, names};
+use tombolo_api::{
+    Condition, LeaseTerms, ObjectRef, PodSummary, Tombstone, Work, WorkSpec, WorkStatus, names,
+};
 
 use crate::decide::PARTS_ANNOTATION;
 use crate::index::WorkId;
