@@ -483,6 +483,11 @@ impl Index {
         }
     }
 
+    /// The root is gone, and its Works with it.
+    pub fn forget_stuck(&mut self, key: &Key) {
+        self.shunned.remove(key);
+    }
+
     /// How many pods of a Work its site could not schedule for so long that they belong elsewhere.
     pub fn stuck(&self, site: &str, work: &Kept, now: i64) -> usize {
         let since = self.stuck.get(&(site.to_owned(), work.name.clone()));
