@@ -82,13 +82,13 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
     }
     if let Some(tombstone) = &spec.tombstone {
         // Each pod that goes brings us here; what it was made from is gone for long.
-        let done = if shared.ledger.lock().is_emptied(work) && !shared.sees_any(&owner, &spec) {
-            Ok(Removed::Gone)
-        } else {
-            shared.applier.remove(&owner, &spec, tombstone, seen, &|key| shared.sight(key)).await
+        let before = shared.ledger.lock().how_emptied(work);
+        let done = match before.filter(|_| !shared.sees_any(&owner, &spec)) {
+            Some(before) => Ok(before),
+            None => shared.applier.remove(&owner, &spec, tombstone, seen, &|key| shared.sight(key)).await,
         };
-        if matches!(done, Ok(Removed::Gone | Removed::Kept(_))) {
-            shared.ledger.lock().emptied(work, &spec);
+        if let Ok(how @ (Removed::Gone | Removed::Kept(_))) = &done {
+            shared.ledger.lock().emptied(work, &spec, how.clone());
         }
         let pods_left = shared.ledger.lock().get(work).map_or(0, |e| e.status.pods.len());
         let removed = |message: &str| {

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus, names};
 
+use crate::apply::Removed;
 use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
 use crate::owners::{Owner, Owners};
 use crate::rush::PATIENCE;
@@ -53,7 +54,7 @@ pub struct Entry {
     /// Since when a change is held back.
     held_back: Option<Instant>,
     /// The tombstone in `spec` left nothing of the Work's objects; its pods may still be there.
-    emptied: bool,
+    emptied: Option<Removed>,
     /// Whose pods the root speaks for, as the site itself said when it was applied or seen with the Work's mark. Nothing that
     /// comes from the hub goes in here: it would name pods that the site's owner does not show it.
     selects: Option<Selects>,
@@ -217,7 +218,7 @@ impl Ledger {
                 return false;
             }
             entry.generation = generation;
-            entry.emptied = false;
+            entry.emptied = None;
             if Key::of(&entry.spec.object) != Key::of(&work.spec.object) {
                 entry.selects = None;
             }
@@ -239,7 +240,7 @@ impl Ledger {
                 recalled: false,
                 reported: None,
                 held_back: None,
-                emptied: false,
+                emptied: None,
                 selects: None,
             };
             if let Some(old) = self.works.insert(name.clone(), entry) {
@@ -422,14 +423,14 @@ impl Ledger {
     }
 
     /// A tombstone left nothing of the Work's objects. It is the present one's if that still is `spec`.
-    pub fn emptied(&mut self, work: &str, spec: &Arc<WorkSpec>) {
+    pub fn emptied(&mut self, work: &str, spec: &Arc<WorkSpec>, how: Removed) {
         if let Some(entry) = self.works.get_mut(work).filter(|e| Arc::ptr_eq(&e.spec, spec)) {
-            entry.emptied = true;
+            entry.emptied = Some(how);
         }
     }
 
-    pub fn is_emptied(&self, work: &str) -> bool {
-        self.works.get(work).is_some_and(|e| e.emptied)
+    pub fn how_emptied(&self, work: &str) -> Option<Removed> {
+        self.works.get(work).and_then(|e| e.emptied.clone())
     }
 
     /// All that a tombstone asked for is done. What was said of it first stands: whoever looks again does not see what was let

@@ -409,17 +409,17 @@ fn what_a_tombstone_left_nothing_of_is_not_looked_for_again_until_the_hub_wants_
     ledger.put(&work("a", "1", 1));
     let spec = |ledger: &Ledger| ledger.get("a").expect("known").spec.clone();
     let first = spec(&ledger);
-    ledger.emptied("a", &first);
-    assert!(ledger.is_emptied("a"));
+    ledger.emptied("a", &first, Removed::Gone);
+    assert_eq!(ledger.how_emptied("a"), Some(Removed::Gone));
     ledger.put(&work("a", "1", 1));
-    assert!(ledger.is_emptied("a"), "an echo");
+    assert_eq!(ledger.how_emptied("a"), Some(Removed::Gone), "an echo");
     ledger.put(&work("a", "1", 2));
-    assert!(!ledger.is_emptied("a"));
-    ledger.emptied("a", &first);
-    assert!(!ledger.is_emptied("a"), "what was done for an earlier wish");
-    ledger.emptied("a", &spec(&ledger));
+    assert_eq!(ledger.how_emptied("a"), None);
+    ledger.emptied("a", &first, Removed::Gone);
+    assert_eq!(ledger.how_emptied("a"), None, "what was done for an earlier wish");
+    ledger.emptied("a", &spec(&ledger), Removed::Kept("others".into()));
     ledger.put(&work("a", "2", 2));
-    assert!(!ledger.is_emptied("a"), "the same name, another Work");
+    assert_eq!(ledger.how_emptied("a"), None, "the same name, another Work");
 }
 
 #[test]

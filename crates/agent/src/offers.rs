@@ -6,16 +6,16 @@ use tombolo_api::{Offer, Site};
 
 use crate::capacity::few;
 
-/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it, and a site
-/// with a taint that keeps replicas away is not offered at all: the hub above knows no taints of parts, and would give its room
-/// to what does not tolerate them. What tolerates them still goes there, if the hub below decides so.
+/// Ready sites of the hub below, grouped by where they are. What leads through hub `to` is not offered back to it. Of a site
+/// that is cordoned, or has a taint that keeps replicas away, the place is offered without room: the hub above knows no taints of
+/// parts, and would give its room to what does not tolerate them, but what runs there may stay.
 pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
     let mut groups: BTreeMap<String, Offer> = BTreeMap::new();
     let back = |hubs: &[String]| hubs.iter().any(|hub| hub == to);
     let closed =
         |s: &Site| s.spec.taints.iter().any(|t| matches!(t.effect.as_str(), "NoSchedule" | "NoExecute"));
-    let open = |s: &&Site| s.is_ready() && !s.spec.unschedulable && !closed(s) && !back(&s.spec.hubs);
-    for site in sites.iter().filter(open) {
+    for site in sites.iter().filter(|s| s.is_ready() && !back(&s.spec.hubs)) {
+        let open = !site.spec.unschedulable && !closed(site);
         let status = site.status.clone().unwrap_or_default();
         // A hub below the hub below has its own offers; they pass through.
         let parts = if site.spec.hubs.is_empty() {
@@ -48,8 +48,10 @@ pub fn offers(sites: &[Site], to: &str) -> Vec<Offer> {
                 shapes: Vec::new(),
                 ..part.clone()
             });
-            offer.sites += part.sites;
-            offer.shapes.extend(part.shapes);
+            if open {
+                offer.sites += part.sites;
+                offer.shapes.extend(part.shapes);
+            }
         }
     }
     let mut all: Vec<Offer> = groups.into_values().collect();
@@ -113,15 +115,25 @@ mod tests {
     }
 
     #[test]
-    fn a_site_that_keeps_replicas_away_is_not_offered() {
+    fn a_site_that_keeps_replicas_away_offers_its_place_without_room() {
         let tainted = |effect: &str| {
             let mut site = site("a", "1", "True");
             site.spec.taints = vec![Taint { key: "k".into(), effect: effect.into(), ..Default::default() }];
             site
         };
         let sites = [tainted("NoSchedule"), tainted("NoExecute"), tainted("PreferNoSchedule")];
-        assert_eq!(offers(&sites[..2], "above"), []);
-        assert_eq!(offers(&sites, "above")[0].sites, 1, "one of them only asks");
+        let mut cordoned = site("a", "1", "True");
+        cordoned.spec.unschedulable = true;
+        for closed in [&sites[..2], &[cordoned]] {
+            let offers = offers(closed, "above");
+            assert_eq!((offers.len(), offers[0].sites, offers[0].shapes.len()), (1, 0, 0));
+        }
+        let offers = offers(&sites, "above");
+        assert_eq!(
+            (offers.len(), offers[0].sites, offers[0].shapes.len()),
+            (1, 1, 1),
+            "one of them only asks"
+        );
     }
 
     #[test]

@@ -179,6 +179,11 @@ fn taint(taint: &tombolo_api::Taint) -> Option<Taint> {
     Some(Taint { key: taint.key.clone(), value: taint.value.clone(), effect: effect(&taint.effect)? })
 }
 
+/// Does every chosen site get a copy, rather than a share?
+pub fn duplicates(spec: &PlacementSpec, nature: Nature) -> bool {
+    spec.replicas.mode == ReplicasMode::Duplicate || matches!(nature, Nature::PerNode | Nature::Shared)
+}
+
 /// The rule of a placement for one kind of object.
 pub fn rule(spec: &PlacementSpec, nature: Nature, groups: &BTreeSet<String>) -> engine::Rule {
     let selector = |s: &tombolo_api::SiteSelector| selector(s, groups);
@@ -188,8 +193,7 @@ pub fn rule(spec: &PlacementSpec, nature: Nature, groups: &BTreeSet<String>) -> 
         value: t.value.clone(),
         effect: effect(&t.effect),
     };
-    let duplicate =
-        spec.replicas.mode == ReplicasMode::Duplicate || matches!(nature, Nature::PerNode | Nature::Shared);
+    let duplicate = duplicates(spec, nature);
     let mode = if duplicate {
         engine::Mode::Duplicate
     } else {

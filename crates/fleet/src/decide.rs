@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kube::ResourceExt;
 use serde_json::Value;
-use tombolo_api::{Placement, PlacementSpec, ReplicasMode};
+use tombolo_api::{Placement, PlacementSpec};
 use tombolo_placement::sites::{self as engine, Decision};
 
 use crate::convert;
@@ -109,7 +109,7 @@ fn stuck(index: &Index, key: &Key, now: i64) -> Vec<(String, usize)> {
 /// What each site gets. A hub below has several places: replicas that are divided over them add up, of copies each place has
 /// as many.
 fn shares(decision: &Decision, spec: &PlacementSpec, nature: Nature) -> BTreeMap<String, Share> {
-    let duplicate = spec.replicas.mode == ReplicasMode::Duplicate;
+    let duplicate = convert::duplicates(spec, nature);
     let mut chosen: Vec<&engine::Explanation> = decision.sites.iter().filter(|p| p.chosen).collect();
     // The engine counts a hub as one site; what it has several places for are as many copies.
     if let Some(most) = spec.replicas.copies.filter(|_| duplicate).and_then(|c| usize::try_from(c).ok()) {

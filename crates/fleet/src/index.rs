@@ -51,6 +51,15 @@ pub struct SiteState {
     lease_seconds: i64,
 }
 
+#[derive(Debug)]
+struct Shunned {
+    until: i64,
+    /// Of the root: another one of that name has done nothing.
+    uid: String,
+    /// What the site was given and could not schedule. If it does after all, it is as good as before.
+    replicas: usize,
+}
+
 #[derive(Default)]
 pub struct Index {
     pub hub: HubRef,
@@ -101,8 +110,8 @@ pub struct Index {
     pub warned: HashMap<Key, (String, String)>,
     /// Since when a site cannot schedule pods of a Work.
     stuck: HashMap<WorkId, i64>,
-    /// Until when a root gets no more replicas at a site that could not schedule them.
-    shunned: HashMap<Key, BTreeMap<String, i64>>,
+    /// Where a root gets no more replicas, because the site could not schedule them.
+    shunned: HashMap<Key, BTreeMap<String, Shunned>>,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
@@ -462,24 +471,31 @@ impl Index {
     /// Notes what sites cannot schedule of a root, and since when. What was stuck for long gets no more there for a while: the
     /// site's numbers say that it fits, and the site knows better.
     pub fn note_stuck(&mut self, key: &Key, now: i64) {
-        let works: Vec<(WorkId, usize)> = (self.works.get(key).into_iter().flatten())
-            .map(|(id, work)| (id.clone(), work.unschedulable()))
+        let works: Vec<(WorkId, Arc<Kept>)> = (self.works.get(key).into_iter().flatten())
+            .map(|(id, work)| (id.clone(), work.clone()))
             .collect();
-        for (id, count) in works {
-            if count == 0 {
-                self.stuck.remove(&id);
+        for (id, work) in &works {
+            if work.unschedulable() == 0 {
+                self.stuck.remove(id);
                 continue;
             }
             let since = *self.stuck.entry(id.clone()).or_insert(now);
             if now - since >= STUCK {
-                self.shunned.entry(key.clone()).or_default().insert(id.0, now + SHUN);
+                let replicas = work.replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
+                let (until, uid) = (now + SHUN, work.root.uid.clone());
+                let shunned = Shunned { until, uid, replicas };
+                self.shunned.entry(key.clone()).or_default().insert(id.0.clone(), shunned);
             }
         }
-        if let Some(shunned) = self.shunned.get_mut(key) {
-            shunned.retain(|_, until| *until > now);
-            if shunned.is_empty() {
-                self.shunned.remove(key);
-            }
+        let Some(shunned) = self.shunned.get_mut(key) else { return };
+        let uid = self.objects.get(key).map_or("", |root| text(root, "/metadata/uid"));
+        let scheduled = |site: &str| {
+            let at = works.iter().filter(|((at, _), _)| at == site);
+            at.flat_map(|(_, work)| work.status.pods.values()).filter(|pod| !pod.node.is_empty()).count()
+        };
+        shunned.retain(|site, shun| shun.until > now && shun.uid == uid && scheduled(site) < shun.replicas);
+        if shunned.is_empty() {
+            self.shunned.remove(key);
         }
     }
 

@@ -110,6 +110,18 @@ impl Kept {
         self.status.observed_generation >= self.generation
     }
 
+    /// Is nothing left at the site of what an earlier version said? Each pod goes by the terms that it was made with.
+    fn runs_as_it_says(&self) -> bool {
+        let applied = self.condition("Applied").is_some_and(|c| c.status == "True");
+        if !applied || !self.acted() || self.status.pods.values().any(|pod| pod.leaving) {
+            return false;
+        }
+        let status = self.object().unwrap_or_default();
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        count("observedGeneration") >= self.status.site_generation
+            && count("updatedReplicas") >= count("replicas")
+    }
+
     /// Has the site taken all of it away?
     pub fn is_removed(&self) -> bool {
         self.acted() && self.condition("Removed").is_some_and(|c| c.status == "True")
@@ -119,7 +131,7 @@ impl Kept {
     /// `None`: never.
     pub fn stops_after(&self) -> Option<i64> {
         let lease = self.lease.as_ref()?;
-        match lease.before_seconds.filter(|_| !self.acted()) {
+        match lease.before_seconds.filter(|_| !self.runs_as_it_says()) {
             Some(before) => (before >= 0).then(|| before.max(lease.seconds)),
             None => Some(lease.seconds),
         }

@@ -155,6 +155,13 @@ async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) 
     let sites: Api<Site> = Api::all(config.client.clone());
     let known = sites.get_opt(site).await?;
     let revoked = known.as_ref().is_some_and(|s| s.annotations().contains_key(names::REVOKED_ANNOTATION));
+    if known.as_ref().is_some_and(|s| s.metadata.deletion_timestamp.is_some()) {
+        let why = format!(
+            "site {site} is being removed, until what may run at most once has stopped there; join again when \
+             `tombolo sites` no longer lists it, or under another --name"
+        );
+        return deny(config, request, &why).await;
+    }
     if known.is_some() && !revoked {
         let why = format!(
             "there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name"

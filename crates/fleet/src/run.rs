@@ -24,7 +24,7 @@ use crate::object::{DEPENDENCIES, Key, workloads};
 use crate::plan::{plan, remove_mirror};
 use crate::restored::{self, Quiet};
 use crate::told::Told;
-use crate::tunnels::Admission;
+use crate::tunnels::{Admission, Tied};
 use crate::watches::Known;
 use crate::{clock, import, install, lead, register, sites, standing};
 
@@ -41,8 +41,8 @@ const FAREWELL: i64 = 60;
 const STANDING: i64 = 3;
 /// A replica that could not write for so long that it hears a site lets go of it: the others count it as silent by then.
 const MUTE: Duration = Duration::from_secs(5);
-/// All leases that are due are written within this time, or tried again.
-const WRITING: Duration = Duration::from_secs(3);
+/// A write that takes longer is tried again.
+const WRITING: Duration = Duration::from_secs(10);
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// Sites that are brought up to date at once.
@@ -87,7 +87,11 @@ async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
         spawn(&everywhere, async move { restored::forget(&mark, quiet).await });
     }
     spawn(&everywhere, admit(config.clone(), quiet));
-    spawn(&everywhere, renew_leases(config.clone()));
+    let written = Written::default();
+    spawn(&everywhere, renew_leases(config.clone(), written.clone()));
+    if config.elect {
+        spawn(&everywhere, let_go_unwritten(config.clone(), written));
+    }
     spawn(&everywhere, announce(config.clone()));
     loop {
         if config.elect {
@@ -137,8 +141,9 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken, quiet: Option<Q
         }
     }
     if config.elect {
-        let most = lease_pause(config.lease) * 9 / 8 + MUTE + WRITING;
-        index.unheard = i64::try_from(most.as_secs()).unwrap_or(lease) + 1;
+        // And it looks for such sites every second.
+        let most = lease_pause(config.lease) + MUTE;
+        index.unheard = i64::try_from(most.as_secs()).unwrap_or(lease) + 2;
     }
     let known = Known::new(index);
     spawn(&term, refit(config.clone()));
@@ -386,7 +391,7 @@ async fn look(
     shown: &Arc<Shown>,
     term: &CancellationToken,
 ) {
-    let tied: HashMap<String, crate::tunnels::Tied> =
+    let tied: HashMap<String, Tied> =
         config.tunnels.tied().into_iter().map(|t| (t.site.clone(), t)).collect();
     let moment = clock::now();
     let time = moment.steady;
@@ -552,50 +557,62 @@ fn lease_pause(lease: Duration) -> Duration {
     (lease / 3).max(Duration::from_millis(500))
 }
 
+/// When the lease of each tie was last written: the tie's age tells it from an earlier one of that site.
+type Written = Arc<Mutex<HashMap<String, (Instant, Instant)>>>;
+
 /// Every replica writes the leases of the sites that are tied to it: of new ties soon, of the others in turn.
-async fn renew_leases(config: Arc<FleetConfig>) {
+async fn renew_leases(config: Arc<FleetConfig>, written: Written) {
     let seconds = i64::try_from(config.lease.as_secs()).unwrap_or(40);
     let pause = lease_pause(config.lease);
     let mut ties = config.tunnels.changes();
-    // When the lease of a tie was last written.
-    let mut written: HashMap<String, (Instant, Instant)> = HashMap::new();
     loop {
         let tied = config.tunnels.tied();
         let now = Instant::now();
-        written.retain(|site, (since, _)| tied.iter().any(|t| t.site == *site && t.since == *since));
-        let is_due =
-            |tie: &crate::tunnels::Tied| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause);
-        let due: Vec<_> = tied.into_iter().filter(is_due).collect();
+        let due: Vec<_> = {
+            let mut written = written.lock();
+            written.retain(|site, (since, _)| tied.iter().any(|t| t.site == *site && t.since == *since));
+            let is_due = |tie: &Tied| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause);
+            tied.into_iter().filter(is_due).collect()
+        };
         let renewals = due.into_iter().map(|tie| {
-            let config = config.clone();
+            let (config, written) = (config.clone(), written.clone());
             async move {
-                let done = sites::renew(&config, &tie, seconds).await;
-                (tie, done)
+                let began = Instant::now();
+                match tokio::time::timeout(WRITING, sites::renew(&config, &tie, seconds)).await {
+                    Ok(Ok(())) => drop(written.lock().insert(tie.site, (tie.since, began))),
+                    Ok(Err(error)) => tracing::debug!(site = tie.site, %error, "a lease was not renewed"),
+                    Err(_) => tracing::debug!(site = tie.site, "a lease was not renewed in time"),
+                }
             }
         });
-        let mut renewals = futures::stream::iter(renewals).buffer_unordered(32);
-        while let Ok(Some((tie, done))) =
-            tokio::time::timeout_at((now + WRITING).into(), renewals.next()).await
-        {
-            match done {
-                Ok(()) => drop(written.insert(tie.site, (tie.since, now))),
-                Err(error) => tracing::debug!(site = tie.site, %error, "a lease was not renewed"),
-            }
-        }
-        if config.elect {
-            let unwritten = |tie: &crate::tunnels::Tied| {
-                let last = written.get(&tie.site).filter(|(since, _)| *since == tie.since);
-                last.map_or(tie.since, |(_, at)| *at).elapsed() > pause + MUTE
-            };
-            for tie in config.tunnels.tied().into_iter().filter(unwritten) {
-                tracing::warn!(site = tie.site, "this replica cannot write that it hears the site");
-                config.tunnels.cut(&tie.site, "this replica of the hub has lost its store");
-            }
-        }
+        futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<()>>().await;
         // Leases fall due one by one after their ties were made; looking often enough keeps them all fresh.
         tokio::select! {
             () = tokio::time::sleep(pause / 8) => {}
             _ = ties.changed() => tokio::time::sleep(GATHER).await,
+        }
+    }
+}
+
+/// Whoever cannot say that it hears a site must not be heard by it: the site would count on a lease that all others take for
+/// over.
+async fn let_go_unwritten(config: Arc<FleetConfig>, written: Written) {
+    let most = lease_pause(config.lease) + MUTE;
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let unwritten: Vec<Tied> = {
+            let written = written.lock();
+            let last = |tie: &Tied| {
+                written
+                    .get(&tie.site)
+                    .filter(|(since, _)| *since == tie.since)
+                    .map_or(tie.since, |(_, at)| *at)
+            };
+            config.tunnels.tied().into_iter().filter(|tie| last(tie).elapsed() > most).collect()
+        };
+        for tie in unwritten {
+            tracing::warn!(site = tie.site, "this replica cannot write that it hears the site");
+            config.tunnels.cut(&tie.site, "this replica of the hub has lost its store");
         }
     }
 }

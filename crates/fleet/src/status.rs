@@ -340,7 +340,7 @@ fn conditions(root: &Value, words: &[Word], now: &str) -> Vec<Value> {
         }
         if many || any_silent {
             let all = format!("at {} sites", words.len());
-            condition["message"] = json!(if told.is_empty() { all } else { told.join("; ") });
+            condition["message"] = json!(if told.is_empty() { all } else { few(&told) });
             if text(&condition, "/status") == "Unknown" && !alike {
                 condition["reason"] = json!(if any_silent { "SiteSilent" } else { "SitesDiffer" });
             }
@@ -368,8 +368,16 @@ fn below(words: &[Word]) -> Option<Value> {
     }
     let mut condition = condition?;
     condition["type"] = json!(BELOW);
-    condition["message"] = json!(told.join("; "));
+    condition["message"] = json!(few(&told));
     Some(condition)
+}
+
+/// As many words as a message has room for.
+fn few(told: &[String]) -> String {
+    const MOST: usize = 20;
+    let more = told.len().saturating_sub(MOST);
+    let text = told[..told.len() - more].join("; ");
+    if more > 0 { format!("{text}; and {more} more") } else { text }
 }
 
 fn spelt(value: &str, message: &str) -> String {

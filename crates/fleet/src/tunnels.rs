@@ -244,8 +244,10 @@ impl TunnelHub {
     /// The rule may have changed since the site was let in.
     fn still_admitted(&self, peer: &SitePeer) -> bool {
         let admission = self.inner.admission.borrow();
-        let wanted = admission.as_ref().and_then(|known| known.sites.get(&peer.site));
-        wanted.is_some_and(|identity| peer.groups.contains(&names::identity_group(identity)))
+        admission.as_ref().is_some_and(|known| {
+            let wanted = known.sites.get(&peer.site).filter(|id| !known.removed.contains_key(*id));
+            wanted.is_some_and(|identity| peer.groups.contains(&names::identity_group(identity)))
+        })
     }
 
     fn changed(&self) {

@@ -51,7 +51,11 @@ pub async fn charge(call: &mut Call, resource: &Resource, object: &Value, dry_ru
             }
         }
         if !wanted.is_empty() {
-            Box::pin(add(call, resource, shown, name, &wanted, dry_run)).await?;
+            // The write of the quota is another one: what the object has claimed is not its to keep or to give back.
+            let claims = std::mem::take(&mut call.claims);
+            let added = Box::pin(add(call, resource, shown, name, &wanted, dry_run)).await;
+            call.claims = claims;
+            added?;
         }
     }
     Ok(())

@@ -21,6 +21,8 @@ use crate::http::status::{Failure, Result};
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
 
+/// Objects of one kind whose rules may take long, at once: one that never ends must not keep out all others.
+const SLOW: usize = 2;
 /// Rules that take fewer steps are run where the request is answered.
 const QUICK: u64 = 1_000_000;
 
@@ -50,7 +52,7 @@ impl CustomSchema {
         let scale = pointer("specReplicasPath").zip(pointer("statusReplicasPath"));
         let scale = scale.map(|(spec, status)| (spec, status, pointer("labelSelectorPath")));
         let columns = version.get("additionalPrinterColumns").cloned();
-        Self { custom, columns, scale, terminating, slow: Arc::new(Semaphore::new(1)) }
+        Self { custom, columns, scale, terminating, slow: Arc::new(Semaphore::new(SLOW)) }
     }
 
     /// Removes what the schema does not know; says what was removed in the words of strict validation.

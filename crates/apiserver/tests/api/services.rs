@@ -124,6 +124,25 @@ async fn a_node_port_that_many_ask_for_at_once_has_one_owner() {
     }
 }
 
+/// Each charge of the quota is a write that others of the same moment lose and repeat.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn services_that_race_for_a_quota_keep_their_ports() {
+    let client = with_interleaved_writes().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    let hard = json!({"services": "1000"});
+    client.post(quotas, json!({"metadata": {"name": "q"}, "spec": {"hard": hard}})).await.expect(201);
+    client.merge(&format!("{quotas}/q/status"), json!({"status": {"hard": hard}})).await.expect(200);
+    let ports = 30000..30040;
+    for four in ports.clone().step_by(4) {
+        let objects = (four..four + 4).map(|port| service(&format!("s-{port}"), Some(port))).collect();
+        together(&client, objects).await.iter().for_each(|answer| assert_eq!(answer.code, 201));
+    }
+    for port in ports {
+        let answer = client.post(SERVICES, service(&format!("thief-{port}"), Some(port))).await;
+        assert_eq!(answer.code, 422, "{port} is taken: {}", answer.text);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn ports_given_out_at_once_differ_and_none_is_lost() {
     let client = with_ports(30000, 30009).await;

@@ -80,7 +80,10 @@ fn all_run(index: &mut Index) {
         let pod = PodSummary { phase: "Running".into(), node: "n".into(), ready: true, ..Default::default() };
         let mut status = work.status.clone().unwrap_or_default();
         status.observed_generation = work.metadata.generation.unwrap_or(0);
-        status.object = Some(json!({"replicas": replicas, "readyReplicas": replicas}));
+        status.object =
+            Some(json!({"replicas": replicas, "readyReplicas": replicas, "updatedReplicas": replicas}));
+        status.conditions =
+            vec![Condition { r#type: "Applied".into(), status: "True".into(), ..Default::default() }];
         status.pods = (0..replicas).map(|n| (format!("web-{n}"), pod.clone())).collect();
         work.status = Some(status);
         index.put_work(written(work));

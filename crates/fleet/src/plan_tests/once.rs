@@ -169,6 +169,14 @@ fn a_lease_that_a_lost_site_never_heard_of_counts_for_nothing() {
         assert!(!runs_at_b(&mut index, later), "{later} s are too early: a may run it for 300");
     }
     assert!(runs_at_b(&mut index, 306));
+    // It heard of it, and the new pod never came up: the old one goes by its own terms.
+    let mut rolling = lost_before_it_heard_of(Some(300), Some(50));
+    all_run(&mut rolling);
+    let mut work = rolling.works_of(&key()).map(whole).next().expect("a Work");
+    work.status.get_or_insert_default().object = Some(json!({"replicas": 2, "updatedReplicas": 1}));
+    rolling.put_work(written(work));
+    assert!(!runs_at_b(&mut rolling, 66) && !runs_at_b(&mut rolling, 305));
+    assert!(runs_at_b(&mut rolling, 306));
     let mut heard = lost_before_it_heard_of(Some(300), Some(50));
     all_run(&mut heard);
     assert!(!runs_at_b(&mut heard, 64));

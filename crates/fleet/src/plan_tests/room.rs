@@ -152,6 +152,25 @@ fn stuck(index: &mut Index, site: &str, count: usize) {
 }
 
 #[test]
+fn a_site_that_schedules_in_the_end_what_was_stuck_is_as_good_as_before() {
+    let mut index = fleet(&["a"], PlacementSpec::default());
+    index.put_object(key(), deployment(2, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    stuck(&mut index, "a", 1);
+    for later in [0, 20] {
+        index.heard("a", 0, at(NOW + later));
+        step(&mut index, NOW + later);
+    }
+    index.put_object(key(), deployment(3, 2));
+    step(&mut index, NOW + 21);
+    assert_eq!(shares(&index)["a"], 2, "it has no room, whatever it says");
+    stuck(&mut index, "a", 0);
+    step(&mut index, NOW + 22);
+    assert_eq!(shares(&index)["a"], 3);
+}
+
+#[test]
 fn what_a_site_cannot_schedule_overflows_and_does_not_come_back_at_once() {
     let mut index = fleet(&["a", "b"], prefer_a());
     index.since = at(NOW);
