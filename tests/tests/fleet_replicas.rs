@@ -158,5 +158,8 @@ fn the_replica_that_leads_dies_and_the_other_reaches_every_site() -> Result<()> 
         wait_for("the sites to be reached", PATIENCE, || hostname(&a.kubectl(), site, pod))?;
     }
     ensure!(running()? == before, "{before:?}, then {:?}", running()?);
+    // A site may also give up by itself, sooner or later; that must not be what the others count on.
+    let log = b.process.log();
+    ensure!(log.contains("this replica cannot write that it hears the site"), "{log}");
     Ok(())
 }
