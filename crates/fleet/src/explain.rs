@@ -13,9 +13,10 @@ use tombolo_placement::sites::{Decision, Explanation};
 use crate::choose::{Choice, choose};
 use crate::clock::Moment;
 use crate::decide::decision;
-use crate::index::{Index, STUCK};
+use crate::index::Index;
 use crate::kinds;
 use crate::object::Key;
+use crate::stuck::STUCK;
 use crate::watches::as_json;
 
 /// What is known about the place of one object. People read its `Display`, programs its [`Explained::json`]: both are

@@ -27,11 +27,7 @@ use crate::kept::{Kept, Mirror, Mirrors, Shown};
 use crate::object::{Key, Object, is_workload, text};
 use crate::references;
 use crate::rooms::Rooms;
-
-/// Seconds after which pods that a site cannot schedule belong elsewhere: they may only wait for others to end.
-pub const STUCK: i64 = 10;
-/// Seconds for which a site then gets no more of them.
-const SHUN: i64 = 600;
+use crate::stuck::Stuck;
 
 /// Site and name of a Work.
 pub type WorkId = (String, String);
@@ -49,15 +45,6 @@ pub struct SiteState {
     pub shape: u64,
     /// Seconds of silence after which it counts as lost.
     lease_seconds: i64,
-}
-
-#[derive(Debug)]
-struct Shunned {
-    until: i64,
-    /// Of the root: another one of that name has done nothing.
-    uid: String,
-    /// What the site was given and could not schedule. If it does after all, it is as good as before.
-    replicas: usize,
 }
 
 #[derive(Default)]
@@ -108,10 +95,8 @@ pub struct Index {
     pub unsettled: HashMap<Key, i64>,
     /// Objects of which a warning was told that their status has no room for: uid, and what was told.
     pub warned: HashMap<Key, (String, String)>,
-    /// Since when a site cannot schedule pods of a Work.
-    stuck: HashMap<WorkId, i64>,
-    /// Where a root gets no more replicas, because the site could not schedule them.
-    shunned: HashMap<Key, BTreeMap<String, Shunned>>,
+    /// What sites cannot schedule.
+    stuck: Stuck,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
@@ -292,7 +277,7 @@ impl Index {
 
     pub fn drop_work(&mut self, id: &WorkId) {
         let Some(root) = self.root_of.remove(id) else { return };
-        self.stuck.remove(id);
+        self.stuck.forget_work(id);
         if let Some(rooms) = self.rooms.get_mut(&id.0) {
             rooms.forget(&root);
         }
@@ -468,57 +453,31 @@ impl Index {
         may_run.max().map(|seconds| heard + seconds + crate::plan::FENCED + self.unheard)
     }
 
-    /// Notes what sites cannot schedule of a root, and since when. What was stuck for long gets no more there for a while: the
-    /// site's numbers say that it fits, and the site knows better.
+    /// Notes what sites cannot schedule of a root, and since when.
     pub fn note_stuck(&mut self, key: &Key, now: i64) {
-        let works: Vec<(WorkId, Arc<Kept>)> = (self.works.get(key).into_iter().flatten())
-            .map(|(id, work)| (id.clone(), work.clone()))
-            .collect();
-        for (id, work) in &works {
-            if work.unschedulable() == 0 {
-                self.stuck.remove(id);
-                continue;
-            }
-            let since = *self.stuck.entry(id.clone()).or_insert(now);
-            if now - since >= STUCK {
-                let replicas = work.replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
-                let (until, uid) = (now + SHUN, work.root.uid.clone());
-                let shunned = Shunned { until, uid, replicas };
-                self.shunned.entry(key.clone()).or_default().insert(id.0.clone(), shunned);
-            }
-        }
-        let Some(shunned) = self.shunned.get_mut(key) else { return };
+        let none = BTreeMap::new();
         let uid = self.objects.get(key).map_or("", |root| text(root, "/metadata/uid"));
-        let scheduled = |site: &str| {
-            let at = works.iter().filter(|((at, _), _)| at == site);
-            at.flat_map(|(_, work)| work.status.pods.values()).filter(|pod| !pod.node.is_empty()).count()
-        };
-        shunned.retain(|site, shun| shun.until > now && shun.uid == uid && scheduled(site) < shun.replicas);
-        if shunned.is_empty() {
-            self.shunned.remove(key);
-        }
+        self.stuck.note(key, uid, self.works.get(key).unwrap_or(&none), now);
     }
 
     /// The root is gone, and its Works with it.
     pub fn forget_stuck(&mut self, key: &Key) {
-        self.shunned.remove(key);
+        self.stuck.forget_root(key);
     }
 
     /// How many pods of a Work its site could not schedule for so long that they belong elsewhere.
     pub fn stuck(&self, site: &str, work: &Kept, now: i64) -> usize {
-        let since = self.stuck.get(&(site.to_owned(), work.name.clone()));
-        since.filter(|since| now - **since >= STUCK).map_or(0, |_| work.unschedulable())
+        self.stuck.count(&(site.to_owned(), work.name.clone()), work, now)
     }
 
     /// Sites that get no more replicas of a root for now.
     pub fn shunned(&self, key: &Key) -> impl Iterator<Item = &String> {
-        self.shunned.get(key).into_iter().flatten().map(|(site, _)| site)
+        self.stuck.shunned(key)
     }
 
     /// When pods of a root that cannot be scheduled will have waited long enough.
     pub fn stuck_at(&self, key: &Key) -> Option<i64> {
-        let works = self.works.get(key).into_iter().flatten();
-        works.filter_map(|(id, _)| self.stuck.get(id)).map(|since| since + STUCK).min()
+        self.stuck.due(self.works.get(key).into_iter().flat_map(BTreeMap::keys))
     }
 
     /// Seconds of silence, if the site counts as lost. `now` on the steady clock.

@@ -26,7 +26,7 @@ use crate::restored::{self, Quiet};
 use crate::told::Told;
 use crate::tunnels::{Admission, Tied};
 use crate::watches::Known;
-use crate::{clock, import, install, lead, register, sites, standing};
+use crate::{clock, import, install, lead, register, renew, sites, standing};
 
 /// Roots acted on at once.
 const AT_ONCE: usize = 64;
@@ -39,10 +39,6 @@ const CROWD: usize = 8;
 const FAREWELL: i64 = 60;
 /// Seconds between two looks at what Placements say about themselves.
 const STANDING: i64 = 3;
-/// A replica that could not write for so long that it hears a site lets go of it: the others count it as silent by then.
-const MUTE: Duration = Duration::from_secs(5);
-/// A write that takes longer is tried again.
-const WRITING: Duration = Duration::from_secs(10);
 /// When many sites come at once, they are looked at together.
 const GATHER: Duration = Duration::from_millis(50);
 /// Sites that are brought up to date at once.
@@ -87,10 +83,10 @@ async fn live(config: Arc<FleetConfig>) -> Result<(), FleetError> {
         spawn(&everywhere, async move { restored::forget(&mark, quiet).await });
     }
     spawn(&everywhere, admit(config.clone(), quiet));
-    let written = Written::default();
-    spawn(&everywhere, renew_leases(config.clone(), written.clone()));
+    let written = renew::Written::default();
+    spawn(&everywhere, renew::leases(config.clone(), written.clone()));
     if config.elect {
-        spawn(&everywhere, let_go_unwritten(config.clone(), written));
+        spawn(&everywhere, renew::let_go(config.clone(), written));
     }
     spawn(&everywhere, announce(config.clone()));
     loop {
@@ -141,9 +137,7 @@ async fn rule(config: Arc<FleetConfig>, term: CancellationToken, quiet: Option<Q
         }
     }
     if config.elect {
-        // And it looks for such sites every second.
-        let most = lease_pause(config.lease) + MUTE;
-        index.unheard = i64::try_from(most.as_secs()).unwrap_or(lease) + 2;
+        index.unheard = renew::unheard(config.lease);
     }
     let known = Known::new(index);
     spawn(&term, refit(config.clone()));
@@ -549,70 +543,5 @@ async fn announce(config: Arc<FleetConfig>) {
     while let Err(error) = api.patch(names::REPLICAS, &params, &kube::api::Patch::Apply(&object)).await {
         tracing::debug!(%error, "this replica is not announced yet");
         tokio::time::sleep(Duration::from_secs(2)).await;
-    }
-}
-
-/// Between two writes of a site's lease.
-fn lease_pause(lease: Duration) -> Duration {
-    (lease / 3).max(Duration::from_millis(500))
-}
-
-/// When the lease of each tie was last written: the tie's age tells it from an earlier one of that site.
-type Written = Arc<Mutex<HashMap<String, (Instant, Instant)>>>;
-
-/// Every replica writes the leases of the sites that are tied to it: of new ties soon, of the others in turn.
-async fn renew_leases(config: Arc<FleetConfig>, written: Written) {
-    let seconds = i64::try_from(config.lease.as_secs()).unwrap_or(40);
-    let pause = lease_pause(config.lease);
-    let mut ties = config.tunnels.changes();
-    loop {
-        let tied = config.tunnels.tied();
-        let now = Instant::now();
-        let due: Vec<_> = {
-            let mut written = written.lock();
-            written.retain(|site, (since, _)| tied.iter().any(|t| t.site == *site && t.since == *since));
-            let is_due = |tie: &Tied| written.get(&tie.site).is_none_or(|(_, at)| now - *at >= pause);
-            tied.into_iter().filter(is_due).collect()
-        };
-        let renewals = due.into_iter().map(|tie| {
-            let (config, written) = (config.clone(), written.clone());
-            async move {
-                let began = Instant::now();
-                match tokio::time::timeout(WRITING, sites::renew(&config, &tie, seconds)).await {
-                    Ok(Ok(())) => drop(written.lock().insert(tie.site, (tie.since, began))),
-                    Ok(Err(error)) => tracing::debug!(site = tie.site, %error, "a lease was not renewed"),
-                    Err(_) => tracing::debug!(site = tie.site, "a lease was not renewed in time"),
-                }
-            }
-        });
-        futures::stream::iter(renewals).buffer_unordered(32).collect::<Vec<()>>().await;
-        // Leases fall due one by one after their ties were made; looking often enough keeps them all fresh.
-        tokio::select! {
-            () = tokio::time::sleep(pause / 8) => {}
-            _ = ties.changed() => tokio::time::sleep(GATHER).await,
-        }
-    }
-}
-
-/// Whoever cannot say that it hears a site must not be heard by it: the site would count on a lease that all others take for
-/// over.
-async fn let_go_unwritten(config: Arc<FleetConfig>, written: Written) {
-    let most = lease_pause(config.lease) + MUTE;
-    loop {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let unwritten: Vec<Tied> = {
-            let written = written.lock();
-            let last = |tie: &Tied| {
-                written
-                    .get(&tie.site)
-                    .filter(|(since, _)| *since == tie.since)
-                    .map_or(tie.since, |(_, at)| *at)
-            };
-            config.tunnels.tied().into_iter().filter(|tie| last(tie).elapsed() > most).collect()
-        };
-        for tie in unwritten {
-            tracing::warn!(site = tie.site, "this replica cannot write that it hears the site");
-            config.tunnels.cut(&tie.site, "this replica of the hub has lost its store");
-        }
     }
 }

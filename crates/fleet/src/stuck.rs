@@ -1,0 +1,80 @@
+//! What sites cannot schedule, since when, and where it gets no more for a while. A site's numbers may say that something fits; the
+//! site knows better.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use crate::index::WorkId;
+use crate::kept::Kept;
+use crate::object::Key;
+
+/// Seconds after which pods that a site cannot schedule belong elsewhere: they may only wait for others to end.
+pub const STUCK: i64 = 10;
+/// Seconds for which a site then gets no more of them.
+const SHUN: i64 = 600;
+
+#[derive(Debug, Default)]
+pub struct Stuck {
+    since: HashMap<WorkId, i64>,
+    /// Where a root gets no more replicas.
+    shunned: HashMap<Key, BTreeMap<String, Shunned>>,
+}
+
+#[derive(Debug)]
+struct Shunned {
+    until: i64,
+    /// Of the root: another one of that name has done nothing.
+    uid: String,
+    /// What the site was given and could not schedule. If it does after all, it is as good as before.
+    replicas: usize,
+}
+
+impl Stuck {
+    /// The Works of a root as they are now. What was stuck for long gets no more there for a while.
+    pub fn note(&mut self, key: &Key, uid: &str, works: &BTreeMap<WorkId, Arc<Kept>>, now: i64) {
+        for (id, work) in works {
+            if work.unschedulable() == 0 {
+                self.since.remove(id);
+                continue;
+            }
+            let since = *self.since.entry(id.clone()).or_insert(now);
+            if now - since >= STUCK {
+                let replicas = work.replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
+                let (until, uid) = (now + SHUN, work.root.uid.clone());
+                let shunned = Shunned { until, uid, replicas };
+                self.shunned.entry(key.clone()).or_default().insert(id.0.clone(), shunned);
+            }
+        }
+        let Some(shunned) = self.shunned.get_mut(key) else { return };
+        let scheduled = |site: &str| {
+            let at = works.iter().filter(|((at, _), _)| at == site);
+            at.flat_map(|(_, work)| work.status.pods.values()).filter(|pod| !pod.node.is_empty()).count()
+        };
+        shunned.retain(|site, shun| shun.until > now && shun.uid == uid && scheduled(site) < shun.replicas);
+        if shunned.is_empty() {
+            self.shunned.remove(key);
+        }
+    }
+
+    pub fn forget_work(&mut self, id: &WorkId) {
+        self.since.remove(id);
+    }
+
+    pub fn forget_root(&mut self, key: &Key) {
+        self.shunned.remove(key);
+    }
+
+    pub fn count(&self, id: &WorkId, work: &Kept, now: i64) -> usize {
+        let since = self.since.get(id).filter(|since| now - **since >= STUCK);
+        since.map_or(0, |_| work.unschedulable())
+    }
+
+    pub fn shunned(&self, key: &Key) -> impl Iterator<Item = &String> {
+        self.shunned.get(key).into_iter().flat_map(BTreeMap::keys)
+    }
+
+    /// When the first of these will have waited long enough.
+    pub fn due<'a>(&self, works: impl Iterator<Item = &'a WorkId>) -> Option<i64> {
+        works.filter_map(|id| self.since.get(id)).map(|since| since + STUCK).min()
+    }
+}
