@@ -324,3 +324,10 @@ fn a_job_at_a_silent_site_is_not_known_to_be_ready() {
     let unknown = merge(&job, &[word(Some("T1"))], "now").expect("what it last said");
     assert_eq!(unknown, json!({"active": 1, "startTime": "t"}));
 }
+
+#[test]
+fn a_message_names_some_sites_and_counts_the_rest() {
+    let told: Vec<String> = (0..25).map(|n| format!("s{n}: no")).collect();
+    assert_eq!(few(&told[..2]), "s0: no; s1: no");
+    assert!(few(&told).ends_with("; s19: no; and 5 more"), "{}", few(&told));
+}
