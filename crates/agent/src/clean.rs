@@ -11,10 +11,11 @@ use kube::core::PartialObjectMeta;
 use kube::{Client, Error};
 use tombolo_api::names;
 
-use crate::apply::{Applier, Refusal, Removed};
+use crate::apply::{Applier, Refusal};
 use crate::inside::{Content, Kind, content, each, gone, kinds, others_in};
 use crate::ledger::Key;
 use crate::owners::Owners;
+use crate::remove::Removed;
 
 /// How often what is under way is looked at again, and how long between.
 const LOOKS: usize = 20;

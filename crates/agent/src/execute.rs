@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::apply::Removed;
 use crate::ledger::{Key, Outcome};
 use crate::observe::Shared;
+use crate::remove::Removed;
 
 /// Works acted on at once.
 const AT_ONCE: usize = 16;
@@ -144,4 +144,41 @@ async fn act(shared: &Arc<Shared>, epoch: &Epoch, hub_identity: Option<&str>, wo
 
 pub fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+    use tombolo_api::{HubRef, PodSummary, Tombstone, Work, WorkSpec};
+
+    use super::*;
+    use crate::inside::tests::{Pretend, object, space};
+    use crate::keep::Keep;
+
+    #[tokio::test]
+    async fn why_a_namespace_is_kept_is_still_said_when_the_last_pod_has_gone() {
+        let site = Pretend::new(&[space(), object("ConfigMap", "theirs")]);
+        let shared = Shared::new(site.applier(), Keep::new(None), CancellationToken::new());
+        let hub = HubRef { id: shared.applier.hub.clone(), epoch: 1, ..Default::default() };
+        let tombstone =
+            Tombstone { hub: hub.id.clone(), epoch: 1, reason: "deleted".into(), ..Default::default() };
+        let spec = WorkSpec { object: space(), hub, tombstone: Some(tombstone), ..Default::default() };
+        let mut work = Work::new("a", spec);
+        (work.metadata.uid, work.metadata.generation) = (Some("1".into()), Some(1));
+        shared.ledger.lock().put(&work);
+        shared.ledger.lock().see_pod("a", "last", Some(PodSummary::default()));
+        let said = || {
+            let ledger = shared.ledger.lock();
+            let conditions = &ledger.get("a").expect("known").status.conditions;
+            conditions.iter().find(|c| c.r#type == "Removed").map(|c| c.message.clone())
+        };
+        let epoch = Epoch::new(1);
+        act(&shared, &epoch, None, "a").await;
+        assert_eq!(said(), None, "a pod is left");
+        shared.ledger.lock().see_pod("a", "last", None);
+        act(&shared, &epoch, None, "a").await;
+        let why = "deleted; Namespace/shop stays: ConfigMap/theirs in it is not this hub's";
+        assert_eq!(said().as_deref(), Some(why));
+        assert_eq!(site.done(), ["PATCH Namespace/shop"], "it was let go once");
+    }
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tombolo_api::{Tombstone, WorkSpec};
 
-use crate::apply::Removed;
 use crate::owners::Owner;
+use crate::remove::Removed;
 
 const HUB: &str = "h";
 
@@ -167,7 +167,7 @@ fn owned(by: &Value, mut object: Value) -> Value {
     object
 }
 
-fn space() -> Value {
+pub fn space() -> Value {
     made_by(HUB, object("Namespace", "shop"))
 }
 

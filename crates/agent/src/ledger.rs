@@ -1,25 +1,21 @@
 //! What the site knows about the Works it was given: a plain struct, fed by watches, read by the apply and report loops.
 //!
 //! For every Work it holds the last spec heard from the hub (so that the site can act on it while cut off), the status as
-//! it should be at the hub, and the status the hub is known to have. The difference is what there is to report.
-//!
-//! Reports do not wait for each other: over a slow link the answer to one comes long after the next change. Each is the
-//! difference to what the hub has when those before it have arrived. Should they arrive in another order, their answers
-//! tell (by revision), the ledger knows what came of it, and the rest is reported again.
+//! it should be at the hub, and what the hub was told of it ([`Told`]). The difference is what there is to report.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tombolo_api::{Condition, DriftItem, PodSummary, Work, WorkSpec, WorkStatus, names};
 
-use crate::apply::Removed;
-use crate::difference::{apply, merge_patch, rewrite, widen, without_nulls};
+use crate::difference::without_nulls;
 use crate::owners::{Owner, Owners};
-use crate::rush::PATIENCE;
+use crate::remove::Removed;
+use crate::told::Told;
 
 /// An object at the site.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,20 +35,10 @@ pub struct Entry {
     pub spec: Arc<WorkSpec>,
     /// What the hub should show.
     pub status: WorkStatus,
-    /// What the hub is known to show when nothing is under way.
-    acked: Value,
-    /// What the hub shows once all that is under way has arrived in order.
-    sent: Value,
-    /// Reports under way, in the order they were sent.
-    flights: Vec<Flight>,
-    /// Nobody knows what became of earlier reports: the next one says everything.
-    uncertain: bool,
+    told: Told,
     /// From an earlier run of the agent, or before the hub was restored: what the hub shows is not known yet, so nothing is
     /// reported.
     recalled: bool,
-    reported: Option<Instant>,
-    /// Since when a change is held back.
-    held_back: Option<Instant>,
     /// The tombstone in `spec` left nothing of the Work's objects; its pods may still be there.
     emptied: Option<Removed>,
     /// Whose pods the root speaks for, as the site itself said when it was applied or seen with the Work's mark. Nothing that
@@ -88,20 +74,6 @@ pub struct Root {
     pub status: Option<Value>,
     pub selects: Option<Selects>,
 }
-
-#[derive(Clone, Debug)]
-struct Flight {
-    id: u64,
-    patch: Value,
-    /// Revision of the answer.
-    landed: Option<u64>,
-}
-
-/// Reports of one Work under way at once; further changes wait, and then travel together.
-const FLIGHTS: usize = 8;
-/// Between two reports of one Work. The first change travels at once; an object that starts or ends changes many times in
-/// a few milliseconds, and every report costs the hub three writes.
-pub const REST: Duration = Duration::from_millis(20);
 
 impl Entry {
     fn is_removed(&self) -> bool {
@@ -207,8 +179,7 @@ impl Ledger {
             && entry.uid == uid
         {
             if std::mem::take(&mut entry.recalled) {
-                entry.acked = known();
-                entry.sent = entry.acked.clone();
+                entry.told.is_known(known());
                 self.changed.insert(name.clone());
             }
             entry.revision = revision(work);
@@ -226,20 +197,14 @@ impl Ledger {
             let old = std::mem::replace(&mut entry.spec, Arc::new(work.spec.clone()));
             self.unname(&name, &old);
         } else {
-            let known = known();
             let entry = Entry {
                 uid,
                 generation,
                 revision: revision(work),
                 spec: Arc::new(work.spec.clone()),
                 status: work.status.clone().unwrap_or_default(),
-                acked: known.clone(),
-                sent: known,
-                flights: Vec::new(),
-                uncertain: false,
+                told: Told::new(known()),
                 recalled: false,
-                reported: None,
-                held_back: None,
                 emptied: None,
                 selects: None,
             };
@@ -369,7 +334,7 @@ impl Ledger {
 
     /// Does the hub know of all of them that they are kept under `tie`?
     pub fn held(&self, tie: &str) -> bool {
-        let told = |e: &Entry| e.acked.get("tie").is_some_and(|t| t == tie);
+        let told = |e: &Entry| e.told.arrived("tie").is_some_and(|t| t == tie);
         self.works.values().filter(|e| e.keeps_lease()).all(told)
     }
 
@@ -486,56 +451,30 @@ impl Ledger {
 
     /// Up to `most` reports, each the difference to all that was sent before. In a rush of Works to apply, they gather.
     pub fn reports(&mut self, most: usize, now: Instant, rush: bool) -> Vec<Report> {
-        let free = |e: &mut Entry| {
-            let since = e.held_back.or(rush.then_some(now));
-            e.held_back = since;
-            let held_back = rush && since.is_some_and(|s| now.saturating_duration_since(s) < PATIENCE);
-            e.flights.len() < FLIGHTS && !e.rests(now) && !e.recalled && !held_back
-        };
         let works = &mut self.works;
+        let free = |e: &mut Entry| e.told.is_free(now, rush) && !e.recalled;
         let ready = self.changed.iter().filter(|w| works.get_mut(*w).is_none_or(free));
         let ready: Vec<String> = ready.take(most).cloned().collect();
         let mut reports = Vec::new();
         for work in ready {
             self.changed.remove(&work);
             let Some(entry) = self.works.get_mut(&work) else { continue };
-            let wanted = without_nulls(json!(entry.status));
-            let patch = if std::mem::take(&mut entry.uncertain) {
-                Some(rewrite(&entry.sent, &wanted))
-            } else {
-                merge_patch(&entry.sent, &wanted)
-            };
-            let Some(patch) = patch else { continue };
-            self.serial += 1;
-            entry.sent = wanted;
-            (entry.reported, entry.held_back) = (Some(now), None);
-            entry.flights.push(Flight { id: self.serial, patch: patch.clone(), landed: None });
-            reports.push(Report { work, id: self.serial, patch: json!({ "status": patch }) });
+            let (id, wanted) = (self.serial + 1, without_nulls(json!(entry.status)));
+            let Some(patch) = entry.told.tell(wanted, id, now) else { continue };
+            self.serial = id;
+            reports.push(Report { work, id, patch: json!({ "status": patch }) });
         }
         reports
     }
 
     /// Is there a change that waits only for a moment to pass?
     pub fn resting(&self, now: Instant) -> bool {
-        let waits = |e: &Entry| e.rests(now) || e.held_back.is_some();
-        self.changed.iter().any(|w| self.works.get(w).is_some_and(waits))
+        self.changed.iter().any(|w| self.works.get(w).is_some_and(|e| e.told.waits(now)))
     }
 
     /// The hub answered: with the revision at which it took the report, or (0) that it never will.
     pub fn landed(&mut self, work: &str, id: u64, revision: u64) {
-        let Some(entry) = self.works.get_mut(work) else { return };
-        let Some(flight) = entry.flights.iter_mut().find(|f| f.id == id) else { return };
-        flight.landed = Some(revision);
-        if entry.flights.iter().any(|f| f.landed.is_none()) {
-            return;
-        }
-        let mut flights = std::mem::take(&mut entry.flights);
-        flights.sort_by_key(|f| f.landed);
-        for flight in &flights {
-            apply(&mut entry.acked, &flight.patch);
-        }
-        if entry.acked != entry.sent {
-            entry.sent = entry.acked.clone();
+        if self.works.get_mut(work).is_some_and(|e| e.told.landed(id, revision)) {
             self.changed.insert(work.to_owned());
         }
     }
@@ -550,17 +489,9 @@ impl Ledger {
 
     /// Nobody knows which of the reports under way arrive: the next one says everything.
     pub fn unknown(&mut self, work: &str) {
-        let Some(entry) = self.works.get_mut(work) else { return };
-        let flights = std::mem::take(&mut entry.flights);
-        if flights.is_empty() {
-            return;
+        if self.works.get_mut(work).is_some_and(|e| e.told.lose_sight()) {
+            self.changed.insert(work.to_owned());
         }
-        for flight in &flights {
-            widen(&mut entry.acked, &flight.patch);
-        }
-        entry.sent = entry.acked.clone();
-        entry.uncertain = true;
-        self.changed.insert(work.to_owned());
     }
 }
 
@@ -570,10 +501,6 @@ impl Entry {
         let news = self.selects != selects;
         self.selects = selects;
         news && self.spec.adopt
-    }
-
-    fn rests(&self, now: Instant) -> bool {
-        self.reported.is_some_and(|then| now.saturating_duration_since(then) < REST)
     }
 }
 

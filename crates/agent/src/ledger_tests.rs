@@ -1,5 +1,11 @@
 use super::*;
+use std::time::Duration;
+
 use serde_json::json;
+
+use crate::difference::apply;
+use crate::rush::PATIENCE;
+use crate::told::{FLIGHTS, REST};
 
 fn work(name: &str, uid: &str, generation: i64) -> Work {
     let object =
@@ -21,10 +27,8 @@ fn pod(ready: bool) -> PodSummary {
 
 /// All that there is to report, each time as if every Work had rested.
 fn reports(ledger: &mut Ledger) -> Vec<Report> {
-    for entry in ledger.works.values_mut() {
-        entry.reported = None;
-    }
-    ledger.reports(10, Instant::now(), false)
+    let rests = u32::try_from(ledger.serial).expect("few reports");
+    ledger.reports(10, Instant::now() + REST * rests, false)
 }
 
 #[test]

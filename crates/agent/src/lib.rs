@@ -35,12 +35,14 @@ mod observe;
 mod offers;
 pub mod owners;
 mod pods;
+mod remove;
 mod report;
 mod run;
 pub mod rush;
 mod serve;
 mod state;
 mod todo;
+mod told;
 mod works;
 
 pub use clean::remove_if_empty;

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use tombolo_api::{Site, SiteStatus, Work, names};
 
 use crate::difference::merge_patch;
-use crate::ledger::REST;
 use crate::observe::Shared;
 use crate::offers::offers;
+use crate::told::REST;
 
 /// Reports under way at once, over all Works; below the number of streams that the hub accepts.
 const AT_ONCE: usize = 80;
