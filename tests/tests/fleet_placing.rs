@@ -115,6 +115,7 @@ fn replicas_go_where_the_placement_says() -> Result<()> {
     }
     let two = start()?;
     overflow(&two)?;
+    what_a_site_cannot_schedule(&two)?;
     law_and_distance(&two)?;
     a_placement_that_comes_later(&two)?;
     groups(&two)?;
@@ -150,6 +151,22 @@ fn overflow(two: &Two) -> Result<()> {
     hub.run(&["rollout", "status", "deploy/web", "--timeout=60s"])?;
     two.stays("web", (5, 1), Duration::from_secs(20))?;
     hub.run(&["delete", "deploy/web"]).map(drop)
+}
+
+/// The edge says that it has room, and has no second node for a pod that wants one of its own.
+fn what_a_site_cannot_schedule(two: &Two) -> Result<()> {
+    let hub = two.kubectl();
+    let apart = "      affinity:\n        podAntiAffinity:\n          requiredDuringSchedulingIgnoredDuringExecution:\n          - {labelSelector: {matchLabels: {app: apart}}, topologyKey: kubernetes.io/hostname}\n      containers:";
+    hub.apply(&placement("apart", "prefer: [{tiers: [edge]}, {tiers: [cloud]}]"))?;
+    hub.apply(&deployment("apart", 2, 1).replace("      containers:", apart))?;
+    two.until_divided("apart", (1, 1), PATIENCE)?;
+    hub.run(&["rollout", "status", "deploy/apart", "--timeout=60s"])?;
+    wait_for("an explanation", SOON, || {
+        let table = two.hub.tombolo(&["explain", "place", "deploy/apart"])?;
+        ensure!(table.contains("edge gets no more for now: it could not schedule"), "{table}");
+        Ok(())
+    })?;
+    hub.run(&["delete", "deploy/apart"]).map(drop)
 }
 
 fn law_and_distance(two: &Two) -> Result<()> {

@@ -72,8 +72,8 @@ pub const PLACEMENT_ANNOTATION: &str = "tombolo.dev/placement";
 pub const ADOPT_ANNOTATION: &str = "tombolo.dev/adopt";
 /// On an object at the hub: deletion at the hub leaves the objects at the sites, no longer managed.
 pub const GIVE_BACK_ANNOTATION: &str = "tombolo.dev/give-back";
-/// On an object at the hub: JSON of the decision, for `tombolo explain place`.
-pub const DECISION_ANNOTATION: &str = "tombolo.dev/decision";
+/// On an object at the hub: sites that get no more of it for now because they could not schedule it, with commas between.
+pub const SHUNNED_ANNOTATION: &str = "tombolo.dev/shunned-sites";
 /// On a CertificateSigningRequest: the `SiteSpec` asked for (JSON).
 pub const SITE_SPEC_ANNOTATION: &str = "tombolo.dev/site-spec";
 /// On a CertificateSigningRequest: labels asked for the Site (JSON).

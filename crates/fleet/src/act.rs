@@ -74,7 +74,8 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
                 Ok(answer) => {
                     known.index.lock().work_written(&site, answer.metadata, Some(*spec));
                 }
-                Err(Error::Api(status)) if status.code == 409 => {
+                // A uid is no more than a condition here; where it is of another Work, the API says that it cannot change.
+                Err(Error::Api(status)) if status.code == 409 || status.message.contains("metadata.uid") => {
                     known.index.lock().mark(&Key::of_root(&old.root));
                 }
                 Err(error) => return Err(error),
@@ -121,11 +122,16 @@ pub async fn act(config: &FleetConfig, known: &Arc<Known>, action: Action) -> Re
         Action::DeleteAtSite { site, namespace, pod } => {
             delete_at_site(config, &site, &namespace, &pod).await
         }
-        Action::MarkStale { key, since } => {
-            let patch = json!({"metadata": {"annotations": {names::STALE_ANNOTATION: since}}});
-            let patch = Patch::Merge(patch);
+        Action::Mark { key, annotation, value } => {
+            let patch = json!({"metadata": {"annotations": {annotation: value}}});
             let api = known.objects(client, &key);
-            ignore_gone(api.patch_metadata(&key.name, &PatchParams::default(), &patch).await.map(drop))?;
+            ignore_gone(if key.kind == "Deployment" {
+                // Only with the status does an annotation leave the generation of a Deployment, and thereby its Works, alone.
+                patch_status(client, api.resource_url(), &key.name, &patch).await
+            } else {
+                let patch = Patch::Merge(patch);
+                api.patch_metadata(&key.name, &PatchParams::default(), &patch).await.map(drop)
+            })?;
         }
         Action::Tell { key, warning, reason, brief, message } => {
             let root = known.index.lock().objects.get(&key).cloned().unwrap_or_default();

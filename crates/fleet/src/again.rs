@@ -34,6 +34,7 @@ pub fn again(
         times.push(index.nobody_lost_before);
     }
     times.extend(index.stuck_at(key));
+    times.extend(index.stuck.over_at(key));
     if waits {
         times.extend([now + PATROL, rested_at(index, key), index.nothing_once_before]);
         times.extend(index.room_counted_at(now));

@@ -75,7 +75,7 @@ pub fn decide(index: &Index, key: &Key, root: &Value, placement: &Placement, now
         placement: placement.spec.clone(),
         topology: index.topology,
         stuck: stuck(index, key, now),
-        shunned: index.shunned(key).cloned().collect(),
+        shunned: index.stuck.shunned(key).cloned().collect(),
     };
     if let Some(earlier) = index.decided.get(key).filter(|d| d.inputs == inputs && !d.unsettled) {
         return earlier.clone();
@@ -163,7 +163,7 @@ fn ask(
         crate::object::annotation(root, PATH_ANNOTATION).split(',').filter(|h| !h.is_empty()).collect();
     let taken = if nature == Nature::Shared { BTreeMap::new() } else { index.on_their_way(key, now) };
     let none = Vec::new();
-    let shunned: BTreeSet<&String> = index.shunned(key).collect();
+    let shunned: BTreeSet<&String> = index.stuck.shunned(key).collect();
     let sites: Vec<engine::SiteView> = index
         .sites
         .iter()
@@ -198,7 +198,13 @@ fn ask(
         .collect();
     let mut request = request(index, key, root, nature, now);
     request.may_return |= following;
-    engine::place(&sites, &rule, &request)
+    let mut decision = engine::place(&sites, &rule, &request);
+    // The others' lines say it.
+    let has_some = |site: &&&String| index.works_of(key).any(|(at, _)| at == **site);
+    decision
+        .notes
+        .extend(shunned.iter().filter(has_some).map(|site| engine::Note::Shunned { site: (*site).clone() }));
+    decision
 }
 
 /// Seconds of silence after which replicas move.

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::decide::decision;
 use crate::index::Index;
 use crate::kinds;
-use crate::object::Key;
+use crate::object::{Key, annotation};
 use crate::stuck::STUCK;
 use crate::watches::as_json;
 
@@ -136,19 +136,26 @@ pub async fn explain(
             index.heard(site, if ready { 0 } else { wall - renewed }, now);
         }
     }
-    index.put_object(key.clone(), Arc::new(root.clone()));
-    // Since when is not known here.
-    index.note_stuck(&key, now.steady - STUCK);
-    Ok(match choose(&key, &root, &index.placements) {
+    Ok(explained(&mut index, &key, root, now.steady))
+}
+
+/// The decision, from an index that has all of it but the root, and remembers nothing.
+pub fn explained(index: &mut Index, key: &Key, root: Value, now: i64) -> Explained {
+    let root = Arc::new(root);
+    index.put_object(key.clone(), root.clone());
+    // Since when is not known here; what the hub made of it stands on the object.
+    index.note_stuck(key, now - STUCK);
+    index.stuck.recall(key, annotation(&root, names::SHUNNED_ANNOTATION));
+    match choose(key, &root, &index.placements) {
         Choice::Nowhere => {
             Explained::NotPlaced(format!("{key} is not placed: nothing selects it, or it says so itself"))
         }
         Choice::Unplaced(why) => Explained::NotPlaced(format!("{key} is not placed: {why}")),
         Choice::By(placement) => {
             let by = format!("{}/{}", placement.namespace().unwrap_or_default(), placement.name_any());
-            Explained::Placed { by, decision: decision(&index, &key, &root, placement, now.steady) }
+            Explained::Placed { by, decision: decision(index, key, &root, placement, now) }
         }
-    })
+    }
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub struct Index {
     /// Objects of which a warning was told that their status has no room for: uid, and what was told.
     pub warned: HashMap<Key, (String, String)>,
     /// What sites cannot schedule.
-    stuck: Stuck,
+    pub stuck: Stuck,
     /// Sites that said something about a workload that may run at most once, and were not noted as heard for it yet.
     stirred: HashSet<String>,
     /// Sites that showed other pods, with no time for that yet.
@@ -460,19 +460,9 @@ impl Index {
         self.stuck.note(key, uid, self.works.get(key).unwrap_or(&none), now);
     }
 
-    /// The root is gone, and its Works with it.
-    pub fn forget_stuck(&mut self, key: &Key) {
-        self.stuck.forget_root(key);
-    }
-
     /// How many pods of a Work its site could not schedule for so long that they belong elsewhere.
     pub fn stuck(&self, site: &str, work: &Kept, now: i64) -> usize {
         self.stuck.count(&(site.to_owned(), work.name.clone()), work, now)
-    }
-
-    /// Sites that get no more replicas of a root for now.
-    pub fn shunned(&self, key: &Key) -> impl Iterator<Item = &String> {
-        self.stuck.shunned(key)
     }
 
     /// When pods of a root that cannot be scheduled will have waited long enough.

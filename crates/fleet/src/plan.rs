@@ -75,10 +75,11 @@ pub enum Action {
         namespace: String,
         pod: String,
     },
-    /// Marks an object whose status is the word of sites that are not heard, since when, or takes the mark away.
-    MarkStale {
+    /// An annotation that tells people and `explain place` what the hub knows of an object; `None` takes it away.
+    Mark {
         key: Key,
-        since: Option<String>,
+        annotation: &'static str,
+        value: Option<String>,
     },
     /// An event. `brief` is what makes it news: it is told once.
     Tell {
@@ -99,7 +100,7 @@ impl Action {
                 | Self::CreatePod { .. }
                 | Self::PatchPod { .. }
                 | Self::DeletePod { .. }
-                | Self::MarkStale { .. }
+                | Self::Mark { .. }
                 | Self::Tell { .. }
         )
     }
@@ -144,6 +145,7 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     };
     if annotation(&root, names::GIVE_BACK_ANNOTATION) == "true" {
         bury(index, &works, "given back to the site", true, &mut plan);
+        mark(key, &root, names::SHUNNED_ANNOTATION, None, &mut plan);
         mirrors(index, key, Some(&root), &works, now, &mut plan);
         return plan;
     }
@@ -178,6 +180,8 @@ pub fn plan(index: &mut Index, key: &Key, now: i64, now_text: &str) -> Plan {
     if was_placed {
         observe(index, key, &root, &works, &placed, now, now_text, &mut plan);
     }
+    let shunned = index.stuck.written(key).filter(|_| was_placed);
+    mark(key, &root, names::SHUNNED_ANNOTATION, shunned, &mut plan);
     mirrors(index, key, Some(&root), &works, now, &mut plan);
     plan.again = again(index, key, &works, wait, plan.unsettled, now);
     plan
@@ -468,13 +472,16 @@ fn observe(
     }
     let Some(status) = status.filter(|_| !key.has_status_of_its_own()) else { return };
     let stale = status::stale_since(&key.kind, &words);
-    if stale.unwrap_or_default() != annotation(root, names::STALE_ANNOTATION) {
-        let (key, since) = (key.clone(), stale.map(str::to_owned));
-        plan.actions.push(Action::MarkStale { key, since });
-    }
+    mark(key, root, names::STALE_ANNOTATION, stale.map(str::to_owned), plan);
     let before = root.get("status").cloned().unwrap_or_else(|| json!({}));
     if let Some(patch) = status_patch(&before, &status) {
         plan.actions.push(Action::PatchStatus { key: key.clone(), patch: json!({ "status": patch }) });
+    }
+}
+
+fn mark(key: &Key, root: &Value, name: &'static str, value: Option<String>, plan: &mut Plan) {
+    if value.as_deref().unwrap_or_default() != annotation(root, name) {
+        plan.actions.push(Action::Mark { key: key.clone(), annotation: name, value });
     }
 }
 

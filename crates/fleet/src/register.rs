@@ -154,18 +154,7 @@ async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) 
     }
     let sites: Api<Site> = Api::all(config.client.clone());
     let known = sites.get_opt(site).await?;
-    let revoked = known.as_ref().is_some_and(|s| s.annotations().contains_key(names::REVOKED_ANNOTATION));
-    if known.as_ref().is_some_and(|s| s.metadata.deletion_timestamp.is_some()) {
-        let why = format!(
-            "site {site} is being removed, until what may run at most once has stopped there; join again when \
-             `tombolo sites` no longer lists it, or under another --name"
-        );
-        return deny(config, request, &why).await;
-    }
-    if known.is_some() && !revoked {
-        let why = format!(
-            "there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name"
-        );
+    if let Some(why) = known.and_then(|known| taken(&known)) {
         return deny(config, request, &why).await;
     }
     let spec: SiteSpec = annotation(request, names::SITE_SPEC_ANNOTATION);
@@ -184,6 +173,23 @@ async fn join(config: &FleetConfig, request: &Request, site: &str, token: &str) 
         }
         Verdict::Yes { .. } => approve(config, request, "Token", &format!("joined with token {token}")).await,
     }
+}
+
+/// Why nobody can join under the name of a site that is known, if so.
+fn taken(known: &Site) -> Option<String> {
+    let site = known.name_any();
+    if known.metadata.deletion_timestamp.is_some() {
+        return Some(format!(
+            "site {site} is being removed, until what may run at most once has stopped there; join again when \
+             `tombolo sites` no longer lists it, or under another --name"
+        ));
+    }
+    let revoked = known.annotations().contains_key(names::REVOKED_ANNOTATION);
+    (!revoked).then(|| {
+        format!(
+            "there is a site {site} already; remove it with `tombolo sites remove {site}` or join under another --name"
+        )
+    })
 }
 
 async fn own_id(client: &Client) -> Result<String, Error> {

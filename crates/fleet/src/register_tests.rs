@@ -56,3 +56,21 @@ fn a_certificate_outside_its_time_is_renewed_while_its_identity_is_the_site_s() 
     }
     assert!(!is_present(&site, &of(names::EXPIRED_SITE_GROUP.to_owned())));
 }
+
+#[test]
+fn a_site_that_joins_while_its_removal_is_under_way_is_told_to_wait() {
+    let mut site: Site = serde_json::from_value(json!({"apiVersion": "tombolo.dev/v1alpha1", "kind": "Site",
+        "metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {}}))
+    .expect("a Site");
+    let told_to_wait = |site: &Site| {
+        let why = taken(site).expect("a reason");
+        why.contains("a is being removed") && why.contains("join again when") && !why.contains("sites remove")
+    };
+    assert!(told_to_wait(&site), "to remove it once more would change nothing");
+    site.metadata.annotations = Some([(names::REVOKED_ANNOTATION.to_owned(), String::new())].into());
+    assert!(told_to_wait(&site), "what was revoked before it was removed");
+    site.metadata.deletion_timestamp = None;
+    assert_eq!(taken(&site), None, "its certificates were revoked: it comes back with a token");
+    site.metadata.annotations = None;
+    assert!(taken(&site).is_some_and(|why| why.contains("`tombolo sites remove a`")));
+}

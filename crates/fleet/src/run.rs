@@ -365,7 +365,7 @@ fn think(known: &Arc<Known>, key: &Key) -> Vec<crate::plan::Action> {
         index.moved.remove(key);
         index.unsettled.remove(key);
         index.warned.remove(key);
-        index.forget_stuck(key);
+        index.stuck.forget_root(key);
     }
     plan.actions
 }

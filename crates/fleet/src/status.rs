@@ -165,6 +165,10 @@ fn agreed(root: &Value, words: &[Word]) -> Map<String, Value> {
     if balanced.contains(&(text(root, "/apiVersion"), text(root, "/kind"))) {
         join_addresses(&mut status, &said);
     }
+    // Where an override makes a Service another type at a site, its addresses are of no use here, and the API refuses them.
+    if text(root, "/kind") == "Service" && text(root, "/spec/type") != "LoadBalancer" {
+        status.remove("loadBalancer");
+    }
     status.remove("uncountedTerminatedPods");
     status
 }

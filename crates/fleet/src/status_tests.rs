@@ -197,16 +197,20 @@ fn sites_that_count_generations_apart_observe_the_hub_s() {
 
 #[test]
 fn a_service_is_reached_at_the_addresses_of_all_sites() {
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {}});
+    let mut service =
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {}, "spec": {"type": "LoadBalancer"}});
     let at = |site: &str, addresses: &[&str]| {
         let ingress: Vec<Value> = addresses.iter().map(|ip| json!({ "ip": ip })).collect();
         says(site, json!({"loadBalancer": {"ingress": ingress}}))
     };
     let none = says("c", json!({"loadBalancer": {}}));
-    let status =
-        merge(&service, &[at("a", &["1.1.1.1", "2.2.2.2"]), at("b", &["3.3.3.3", "1.1.1.1"]), none], "now");
+    let words = [at("a", &["1.1.1.1", "2.2.2.2"]), at("b", &["3.3.3.3", "1.1.1.1"]), none];
+    let status = merge(&service, &words, "now");
     let all = json!([{"ip": "1.1.1.1"}, {"ip": "2.2.2.2"}, {"ip": "3.3.3.3"}]);
     assert_eq!(status.expect("heard")["loadBalancer"]["ingress"], all);
+    service["spec"]["type"] = json!("ClusterIP");
+    let status = merge(&service, &words, "now").expect("heard");
+    assert_eq!(status["loadBalancer"], Value::Null, "the API would refuse it");
 }
 
 #[test]

@@ -15,9 +15,16 @@ const SHUN: i64 = 600;
 
 #[derive(Debug, Default)]
 pub struct Stuck {
-    since: HashMap<WorkId, i64>,
+    waiting: HashMap<WorkId, Waiting>,
     /// Where a root gets no more replicas.
     shunned: HashMap<Key, BTreeMap<String, Shunned>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: i64,
+    /// What the site was last given.
+    replicas: Option<i64>,
 }
 
 #[derive(Debug)]
@@ -34,11 +41,17 @@ impl Stuck {
     pub fn note(&mut self, key: &Key, uid: &str, works: &BTreeMap<WorkId, Arc<Kept>>, now: i64) {
         for (id, work) in works {
             if work.unschedulable() == 0 {
-                self.since.remove(id);
+                self.waiting.remove(id);
                 continue;
             }
-            let since = *self.since.entry(id.clone()).or_insert(now);
-            if now - since >= STUCK {
+            let new = || Waiting { since: now, replicas: work.replicas };
+            let waiting = self.waiting.entry(id.clone()).or_insert_with(new);
+            // Some were taken away: the site has yet to let go of them, and they are those that wait.
+            if work.replicas < waiting.replicas || !work.acted() {
+                waiting.since = now;
+            }
+            waiting.replicas = work.replicas;
+            if now - waiting.since >= STUCK {
                 let replicas = work.replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1);
                 let (until, uid) = (now + SHUN, work.root.uid.clone());
                 let shunned = Shunned { until, uid, replicas };
@@ -57,24 +70,47 @@ impl Stuck {
     }
 
     pub fn forget_work(&mut self, id: &WorkId) {
-        self.since.remove(id);
+        self.waiting.remove(id);
     }
 
+    /// The root is gone, and its Works with it.
     pub fn forget_root(&mut self, key: &Key) {
         self.shunned.remove(key);
     }
 
     pub fn count(&self, id: &WorkId, work: &Kept, now: i64) -> usize {
-        let since = self.since.get(id).filter(|since| now - **since >= STUCK);
-        since.map_or(0, |_| work.unschedulable())
+        let long = self.waiting.get(id).is_some_and(|waiting| now - waiting.since >= STUCK);
+        if long && work.acted() { work.unschedulable() } else { 0 }
     }
 
+    /// Sites that get no more replicas of a root for now.
     pub fn shunned(&self, key: &Key) -> impl Iterator<Item = &String> {
         self.shunned.get(key).into_iter().flat_map(BTreeMap::keys)
     }
 
+    /// When the first of these sites is as good as before.
+    pub fn over_at(&self, key: &Key) -> Option<i64> {
+        self.shunned.get(key).into_iter().flat_map(BTreeMap::values).map(|shun| shun.until).min()
+    }
+
+    /// What the hub knows of a root, as it is written on it: the names of sites, with commas between.
+    pub fn written(&self, key: &Key) -> Option<String> {
+        let sites: Vec<&str> = self.shunned(key).map(String::as_str).collect();
+        (!sites.is_empty()).then(|| sites.join(","))
+    }
+
+    /// Takes the hub's word for it, where nothing else is remembered.
+    pub fn recall(&mut self, key: &Key, written: &str) {
+        let shunned = || Shunned { until: i64::MAX, uid: String::new(), replicas: usize::MAX };
+        let sites = written.split(',').filter(|site| !site.is_empty());
+        let sites: BTreeMap<_, _> = sites.map(|site| (site.to_owned(), shunned())).collect();
+        if !sites.is_empty() {
+            self.shunned.insert(key.clone(), sites);
+        }
+    }
+
     /// When the first of these will have waited long enough.
     pub fn due<'a>(&self, works: impl Iterator<Item = &'a WorkId>) -> Option<i64> {
-        works.filter_map(|id| self.since.get(id)).map(|since| since + STUCK).min()
+        works.filter_map(|id| self.waiting.get(id)).map(|waiting| waiting.since + STUCK).min()
     }
 }

@@ -50,7 +50,9 @@ fn what_a_hub_below_has_no_place_for_overflows() {
     let parts = r#"[["edge:/north/",2],["edge:/south/",1]]"#;
     work.metadata.annotations = Some([(PARTS_ANNOTATION.to_owned(), parts.to_owned())].into());
     let no_room = json!([{"type": "Placed", "status": "False", "reason": "NoRoom"}]);
-    work.status.get_or_insert_default().object = Some(json!({"replicas": 1, "conditions": no_room}));
+    let status = work.status.get_or_insert_default();
+    status.object = Some(json!({"replicas": 1, "conditions": no_room}));
+    status.observed_generation = work.metadata.generation.unwrap_or(0);
     index.put_work(written(work));
     for (later, at_z) in [(1, None), (10, None), (11, Some(2))] {
         for site in ["z", "below"] {

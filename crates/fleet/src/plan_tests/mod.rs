@@ -122,6 +122,11 @@ fn carry_out(index: &mut Index, actions: &[Action]) {
                 }
                 index.put_work(written(work));
             }
+            Action::Mark { key, annotation, value } => {
+                let mut root = index.objects.get(key).map(|root| (**root).clone()).expect("a root to mark");
+                root["metadata"]["annotations"][annotation] = json!(value);
+                index.objects.insert(key.clone(), Arc::new(root));
+            }
             Action::DeleteWork { site, name, .. } => {
                 if let Some(work) = the_work(index, site, name) {
                     index.drop_work(&crate::index::work_id(&work));

@@ -206,3 +206,99 @@ fn what_a_site_cannot_schedule_overflows_and_does_not_come_back_at_once() {
     }
     assert_eq!(shares(&index)["a"], 3, "it is tried again in the end");
 }
+
+/// What `explain place` says, which knows only what is in the API.
+fn explained(index: &Index, now: i64) -> String {
+    let mut fresh = fleet(&["a", "b"], prefer_a());
+    all_heard(&mut fresh, now);
+    for work in index.works_of(&key()).map(whole) {
+        fresh.put_work(work);
+    }
+    let root = (*index.objects[&key()]).clone();
+    crate::explain::explained(&mut fresh, &key(), root, now).to_string()
+}
+
+/// The site has taken all of it away.
+fn removed(index: &mut Index, site: &str) {
+    let mut work = index.works_of(&key()).find(|(s, _)| *s == site).map(whole).expect("a Work");
+    let removed = Condition { r#type: "Removed".into(), status: "True".into(), ..Default::default() };
+    let observed_generation = work.metadata.generation.unwrap_or(0);
+    work.status = Some(tombolo_api::WorkStatus {
+        observed_generation,
+        conditions: vec![removed],
+        ..Default::default()
+    });
+    index.put_work(written(work));
+}
+
+#[test]
+fn explain_place_says_which_sites_get_no_more_because_they_could_not_schedule_it() {
+    let overflowed = |count: usize| {
+        let mut index = fleet(&["a", "b"], prefer_a());
+        index.put_object(key(), deployment(3, 1));
+        step(&mut index, NOW);
+        all_run(&mut index);
+        stuck(&mut index, "a", count);
+        for later in [0, 10] {
+            all_heard(&mut index, NOW + later);
+            step(&mut index, NOW + later);
+        }
+        index
+    };
+    let keeps_one = overflowed(2);
+    assert_eq!(shares(&keeps_one), BTreeMap::from([("a".into(), 1), ("b".into(), 2)]));
+    let said = explained(&keeps_one, NOW + 11);
+    assert!(said.contains("a gets no more for now: it could not schedule what it was given."), "{said}");
+    let mut has_none = overflowed(3);
+    removed(&mut has_none, "a");
+    step(&mut has_none, NOW + 11);
+    assert_eq!(shares(&has_none), BTreeMap::from([("b".into(), 3)]));
+    let said = explained(&has_none, NOW + 12);
+    assert!(said.contains("it could not schedule this lately, whatever its free room says"), "{said}");
+    // In the end it is as good as before; the hub looks then, and nobody says otherwise.
+    let end = has_none.stuck.over_at(&key()).expect("an end");
+    all_heard(&mut has_none, end);
+    step(&mut has_none, end);
+    let said = explained(&has_none, end + 1);
+    assert!(!said.contains("could not schedule"), "{said}");
+}
+
+#[test]
+fn a_hub_looks_again_when_a_site_is_as_good_as_before() {
+    let mut index = fleet(&["a", "b"], PlacementSpec::default());
+    index.put_object(key(), deployment(1, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    let first = shares(&index).into_keys().next().expect("a site");
+    stuck(&mut index, &first, 1);
+    for later in [0, 10] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+    }
+    removed(&mut index, &first);
+    all_heard(&mut index, NOW + 11);
+    step(&mut index, NOW + 11);
+    let end = index.stuck.over_at(&key());
+    assert!(end.is_some() && index.unsettled.get(&key()) == end.as_ref(), "{:?}", index.unsettled);
+}
+
+#[test]
+fn what_runs_stays_while_the_site_has_yet_to_let_go_of_what_was_stuck() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.put_object(key(), deployment(2, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    stuck(&mut index, "a", 1);
+    // From the eleventh second on, what a says is older than what it was told.
+    for later in [0, 10, 11, 12, 19, 25, 60] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+    }
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1), ("b".into(), 1)]));
+    all_run(&mut index);
+    for later in [61, 100] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+        assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1), ("b".into(), 1)]), "{later}: it flaps");
+    }
+}

@@ -210,7 +210,7 @@ fn an_object_that_shows_the_word_of_a_silent_site_says_since_when() {
         let plan = plan(index, &key, now, "now");
         carry_out(index, &plan.actions);
         let mark = |action: &Action| match action {
-            Action::MarkStale { since, .. } => Some(since.clone()),
+            Action::Mark { annotation: names::STALE_ANNOTATION, value, .. } => Some(value.clone()),
             _ => None,
         };
         plan.actions.iter().filter_map(mark).collect()

@@ -130,4 +130,6 @@ pub enum Note {
     ManyDomains { by: Domain, allowed: u32, used: u32 },
     /// The skew that came out: more was wished for, or could not be had.
     SkewExceeded { by: Domain, skew: u32, max: u32 },
+    /// What the caller found: a site that keeps what it has, and gets no more although it says that it has room.
+    Shunned { site: String },
 }

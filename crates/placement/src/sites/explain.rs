@@ -198,6 +198,9 @@ impl fmt::Display for Note {
             Note::SkewExceeded { by, skew, max } => {
                 write!(f, "Spread by {by}: skew {skew}, wanted at most {max}.")
             }
+            Note::Shunned { site } => {
+                write!(f, "{site} gets no more for now: it could not schedule what it was given.")
+            }
         }
     }
 }
