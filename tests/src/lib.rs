@@ -4,6 +4,7 @@ pub mod book;
 pub mod chart;
 pub mod clock;
 pub mod command;
+pub mod etcd;
 pub mod kubectl;
 pub mod machine;
 pub mod site;

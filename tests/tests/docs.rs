@@ -1,14 +1,13 @@
 //! The commands of the book run, as somebody types them who reads it.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tombolo_testkit::{
-    Fixture, Lan, Process, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require, wait_for,
-};
+use tombolo_testkit::{Fixture, Lan, Tombolo, Upstream, UpstreamOptions, cargo_binary, free_port, require};
 use tombolo_tests::book::{commands, pages, root, script};
+use tombolo_tests::etcd::Etcd;
 use tombolo_tests::site::is_root;
 use tombolo_wan::Link;
 
@@ -208,16 +207,7 @@ fn the_commands_for_high_availability_run() -> Result<()> {
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
-    let etcd = format!("127.0.0.1:{}", free_port());
-    let url = format!("http://{etcd}");
-    let mut command = Command::new(Fixture::Etcd.must());
-    command.arg("--data-dir").arg(dir.path().join("etcd")).args(["--log-level", "error"]);
-    command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
-    command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{}", free_port())]);
-    let _etcd = Process::start("etcd", command, dir.path())?;
-    wait_for("etcd to listen", Duration::from_secs(30), || {
-        Ok(std::net::TcpStream::connect(&etcd).map(drop)?)
-    })?;
+    let etcd = Etcd::start(dir.path(), Ipv4Addr::LOCALHOST)?;
     // Two machines on one: other folders and ports.
     let at = |name: &str| dir.path().join(name).display().to_string();
     let (a, b) = (at("a"), at("b"));
@@ -230,7 +220,7 @@ fn the_commands_for_high_availability_run() -> Result<()> {
         ("/var/lib/tombolo/hub/admin.kubeconfig get configmap told", &second_config),
         ("/var/lib/tombolo/hub", &a),
         ("192.0.2.11:6443", &first_address),
-        ("http://192.0.2.21:2379,http://192.0.2.22:2379,http://192.0.2.23:2379", &url),
+        ("http://192.0.2.21:2379,http://192.0.2.22:2379,http://192.0.2.23:2379", &etcd.url),
     ];
     run("docs/howto/high-availability.md", &replace, None)
 }

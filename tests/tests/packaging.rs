@@ -72,16 +72,16 @@ fn the_chart_installs_on_a_real_kubernetes_and_its_agent_has_the_rights_it_needs
     let kubectl = member.kubectl();
 
     // What cannot work is refused with a reason.
-    let wrong = helm(
-        &member.kubeconfig,
-        &["template", "t", &chart, "--kube-version", "1.36.0", "--set", "hub.enabled=true,hub.replicas=2"],
-    );
-    ensure!(wrong.is_err_and(|e| e.to_string().contains("needs hub.store")));
-    let wrong = helm(
-        &member.kubeconfig,
-        &["template", "t", &chart, "--kube-version", "1.36.0", "--set", "agent.enabled=true"],
-    );
-    ensure!(wrong.is_err_and(|e| e.to_string().contains("tombolo token create")));
+    for (values, wanted) in [
+        ("hub.enabled=true,hub.replicas=2", "needs hub.store"),
+        ("hub.enabled=true,hub.store=etcd=https://etcd:2379", "needs hub.etcd.tlsSecret"),
+        ("hub.enabled=true,hub.etcd.tlsSecret=etcd", "goes with hub.store: etcd=https://"),
+        ("agent.enabled=true", "tombolo token create"),
+    ] {
+        let line = ["template", "t", &chart, "--kube-version", "1.36.0", "--set", values];
+        let refused = helm(&member.kubeconfig, &line);
+        ensure!(refused.as_ref().is_err_and(|e| e.to_string().contains(wanted)), "{values}: {refused:?}");
+    }
 
     let output = Command::new(cargo_binary("tombolo"))
         .args(["token", "create", "--kubeconfig"])

@@ -1,31 +1,13 @@
 //! Several `tombolo serve` processes over one etcd are one API server, and `default/kubernetes` leads to the living.
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tombolo_testkit::{Fixture, Pki, Process, Tombolo, cargo_binary, free_port, require, wait_for};
-
-fn etcd(dir: &Path) -> Result<(Process, String)> {
-    etcd_with(dir, "http", &[])
-}
-
-fn etcd_with(dir: &Path, scheme: &str, args: &[&str]) -> Result<(Process, String)> {
-    let address = format!("127.0.0.1:{}", free_port());
-    let url = format!("{scheme}://{address}");
-    let mut command = Command::new(Fixture::Etcd.must());
-    command.arg("--data-dir").arg(dir.join("etcd")).args(["--log-level", "error"]);
-    command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
-    command.args(["--listen-peer-urls", &format!("http://127.0.0.1:{}", free_port())]);
-    command.args(args);
-    let process = Process::start("etcd", command, dir)?;
-    // A server that finds no store at its start says so and ends.
-    wait_for("etcd to listen", Duration::from_secs(30), || {
-        Ok(std::net::TcpStream::connect(&address).map(drop)?)
-    })?;
-    Ok((process, url))
-}
+use tombolo_testkit::{Fixture, Pki, Tombolo, cargo_binary, free_port, require, wait_for};
+use tombolo_tests::etcd::{Credentials, Etcd};
 
 /// The addresses and ports in Endpoints and EndpointSlices, which must agree.
 fn leads_to(server: &Tombolo) -> Result<Vec<String>> {
@@ -67,8 +49,8 @@ fn two_servers_over_one_etcd_are_one_and_a_killed_one_is_forgotten() -> Result<(
         return Ok(());
     }
     let dir = tempfile::tempdir()?;
-    let (_etcd, url) = etcd(dir.path())?;
-    let store = format!("etcd={url}");
+    let etcd = Etcd::start(dir.path(), Ipv4Addr::LOCALHOST)?;
+    let store = format!("etcd={}", etcd.url);
     // Two share a port, the third has one of its own, as replicas on one machine have.
     let (port, other_port) = (free_port(), free_port());
     let [one, two] = ["127.0.0.2", "127.0.0.3"].map(|ip| format!("{ip}:{port}"));
@@ -117,23 +99,12 @@ fn an_etcd_that_asks_for_certificates_is_reached_with_them_only() -> Result<()> 
     }
     let dir = tempfile::tempdir()?;
     let text = |path: &Path| path.display().to_string();
-    let (ours, foreign) = (dir.path().join("pki"), dir.path().join("foreign"));
-    std::fs::create_dir_all(&ours)?;
+    let foreign = dir.path().join("foreign");
     std::fs::create_dir_all(&foreign)?;
-    let (pki, foreign) = (Pki::new(&ours)?, Pki::new(&foreign)?);
-    let (ca, server) = (text(&pki.ca()), pki.server("etcd", &["127.0.0.1".parse()?])?);
-    let client = pki.client("client", "tombolo", "hubs")?;
+    let foreign = Pki::new(&foreign)?;
+    let (etcd, Credentials { ca, client }) = Etcd::start_with_certificates(dir.path(), Ipv4Addr::LOCALHOST)?;
+    let (url, ca) = (&etcd.url, text(&ca));
     let (certificate, key) = (text(&client.certificate), text(&client.key));
-    let (etcd_certificate, etcd_key) = (text(&server.certificate), text(&server.key));
-    let (_etcd, url) = etcd_with(
-        dir.path(),
-        "https",
-        &[
-            &["--cert-file", &etcd_certificate, "--key-file", &etcd_key][..],
-            &["--client-cert-auth", "--trusted-ca-file", &ca],
-        ]
-        .concat(),
-    )?;
     let store = format!("etcd={url}");
     let trust = ["--etcd-ca", &ca];
     let files = ["--etcd-cert", &certificate, "--etcd-key", &key];
