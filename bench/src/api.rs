@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use crate::contestant::Contestant;
-use crate::fan_out::{self, Watchers};
+use crate::fan_out::{self, Watchers, Wire};
 use crate::load;
 use crate::procfs::{cpu, cpu_exact, resident_mb};
 use crate::report::{Row, median, write};
@@ -44,7 +44,7 @@ pub struct Args {
 /// What one round on one server measured: a number for each of `ROWS`.
 type Round = [f64; ROWS.len()];
 
-const ROWS: [(&str, &str, &str, bool); 15] = [
+const ROWS: [(&str, &str, &str, bool); 18] = [
     ("start to ready", "s", "<= 0.2 s", false),
     ("memory, idle after start", "MB", "<= 30 MB", false),
     ("memory, after the kubectl suite", "MB", "<= 50 MB", false),
@@ -56,6 +56,9 @@ const ROWS: [(&str, &str, &str, bool); 15] = [
     ("1,000 watchers see one write, a connection each", "ms", "<= 1/5", false),
     ("server CPU per such write", "ms", "shown only", false),
     ("load generator CPU per such write", "ms", "shown only", false),
+    ("the same on loopback, receiving included", "ms", "shown only", false),
+    ("server CPU per such write", "ms", "shown only", false),
+    ("load generator CPU per such write", "ms", "shown only", false),
     ("1,000 watchers see one write, 100 on a connection", "ms", "<= 1/5", false),
     ("server CPU per such write", "ms", "shown only", false),
     ("load generator CPU per such write", "ms", "shown only", false),
@@ -63,6 +66,7 @@ const ROWS: [(&str, &str, &str, bool); 15] = [
 ];
 
 pub fn run(args: &Args) -> Result<()> {
+    let wire = Wire::lay()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let mut rounds: [Vec<Round>; 2] = [Vec::new(), Vec::new()];
     for number in 0..args.rounds {
@@ -73,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
             println!("round {} of {}: {name}", number + 1, args.rounds);
             let worked_out = if args.no_suite { f64::NAN } else { after_suite(name)? };
             let (contestant, ready) = Contestant::start(name)?;
-            rounds[index].push(runtime.block_on(round(&contestant, ready, worked_out, args))?);
+            rounds[index].push(runtime.block_on(round(&contestant, &wire, ready, worked_out, args))?);
         }
     }
     let column = |side: usize, row: usize| rounds[side].iter().map(|round| round[row]).collect();
@@ -96,9 +100,10 @@ pub fn run(args: &Args) -> Result<()> {
     let note = format!(
         "Medians of {} alternating rounds; upstream is kube-apiserver 1.36 with etcd 3.6. Both share the machine's cores \
          with the load generator, whose own cost is shown in rows of its own. Watchers have a TLS connection each, as \
-         nodes do, or share HTTP/2 connections, as client-go does within a program; the time is from sending the write \
-         until the kernel has the last watcher's packet: watchers stand for other machines, so what came is read and checked \
-         after the measurement.",
+         nodes do, or share HTTP/2 connections, as client-go does within a program. The time is from sending the write until \
+         the last watcher's packet: watchers stand for other machines, so what came is read and checked after the \
+         measurement. Those with a connection each are behind a wire, and the time is until the packet is on it; on \
+         loopback it is until the kernel has it, and the receiver's half of the network runs within the server's system calls.",
         args.rounds
     );
     write("api", &note, &rows)
@@ -111,7 +116,13 @@ fn after_suite(name: &str) -> Result<f64> {
     resident_mb(&contestant.pids())
 }
 
-async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: &Args) -> Result<Round> {
+async fn round(
+    contestant: &Contestant,
+    wire: &Wire,
+    ready: Duration,
+    worked_out: f64,
+    args: &Args,
+) -> Result<Round> {
     let pids = contestant.pids();
     let own = [std::process::id()];
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -141,7 +152,9 @@ async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: 
 
     let access = contestant.access().await?;
     let path = format!("{SECRETS}?watch=true&timeoutSeconds=300");
-    let alone = fan_out::alone(&access, &path, args.watchers)?;
+    let beyond = fan_out::alone(&access, &path, args.watchers, Some(wire))?;
+    let beyond = watched(&clients[0], "beyond", beyond, &pids, args.tries).await?;
+    let alone = fan_out::alone(&access, &path, args.watchers, None)?;
     let alone = watched(&clients[0], "alone", alone, &pids, args.tries).await?;
     let together = fan_out::together(&access, &path, args.watchers)?;
     let together = watched(&clients[0], "together", together, &pids, args.tries).await?;
@@ -154,6 +167,9 @@ async fn round(contestant: &Contestant, ready: Duration, worked_out: f64, args: 
         own_create,
         median(&lists),
         own_list,
+        beyond[0],
+        beyond[1],
+        beyond[2],
         alone[0],
         alone[1],
         alone[2],
@@ -181,6 +197,7 @@ async fn watched(
         let name = format!("{prefix}-{n:02}");
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "stringData": {"k": "v"}});
         let client = client.clone();
+        watchers.expect()?;
         let before = (cpu_exact(server)?, cpu_exact(&own)?);
         let written = SystemTime::now();
         let write = tokio::spawn(async move { load::send(&client, "POST", SECRETS, Some(&secret)).await });

@@ -9,7 +9,7 @@ use kube::client::ConfigExt;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tombolo_testkit::{Tombolo, Upstream, UpstreamOptions};
 
-use crate::fan_out::Access;
+use crate::fan_out::{Access, SERVER};
 
 pub enum Contestant {
     Upstream(Box<Upstream>),
@@ -21,13 +21,12 @@ impl Contestant {
     pub fn start(name: &str) -> Result<(Self, Duration)> {
         let started = Instant::now();
         let contestant = if name == "upstream" {
-            Self::Upstream(Box::new(Upstream::start(&UpstreamOptions {
-                lift_limits: true,
-                ..Default::default()
-            })?))
+            let options = UpstreamOptions { lift_limits: true, ..Default::default() };
+            Self::Upstream(Box::new(Upstream::start_at(SERVER, &options)?))
         } else {
             let dir = tempfile::tempdir()?;
-            Self::Tombolo { server: Box::new(Tombolo::serve(dir.path())?), _dir: dir }
+            let server = Tombolo::start("serve", dir.path(), &["--listen", &format!("{SERVER}:0")])?;
+            Self::Tombolo { server: Box::new(server), _dir: dir }
         };
         Ok((contestant, started.elapsed()))
     }

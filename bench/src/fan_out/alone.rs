@@ -9,20 +9,28 @@ use rustls::{ClientConnection, StreamOwned};
 use rustls_pki_types::ServerName;
 
 use super::arrivals::Arrivals;
+use super::wire::{Departures, Wire};
 use super::{Access, PATIENCE, REST, ROOM};
 
 /// So many connections are made at the same time.
 const OPENERS: usize = 16;
 
-pub struct Watchers(Vec<Arrivals>);
+pub struct Watchers<'w> {
+    all: Vec<Arrivals>,
+    /// What is between them and the server, if it is anything but loopback.
+    beyond: Option<(&'w Wire, Departures)>,
+}
 
-impl Watchers {
-    pub fn open(access: &Access, path: &str, count: usize) -> Result<Self> {
+impl<'w> Watchers<'w> {
+    pub fn open(access: &Access, path: &str, count: usize, wire: Option<&'w Wire>) -> Result<Self> {
         let mut streams = Vec::new();
         std::thread::scope(|scope| -> Result<()> {
             let openers: Vec<_> = (0..OPENERS)
                 .map(|n| {
                     scope.spawn(move || {
+                        if let Some(wire) = wire {
+                            tombolo_wan::enter(wire.far())?;
+                        }
                         (n..count).step_by(OPENERS).map(|_| watch(access, path)).collect::<Result<Vec<_>>>()
                     })
                 })
@@ -36,11 +44,21 @@ impl Watchers {
             let (session, socket) = stream.into_parts();
             Arrivals::new(socket, session)
         });
-        Ok(Self(all.collect::<Result<_>>()?))
+        let all = all.collect::<Result<_>>()?;
+        let beyond = wire.map(|wire| Departures::note().map(|departures| (wire, departures))).transpose()?;
+        Ok(Self { all, beyond })
     }
 }
 
-impl super::Watchers for Watchers {
+impl super::Watchers for Watchers<'_> {
+    fn expect(&mut self) -> Result<()> {
+        if let Some((wire, departures)) = &mut self.beyond {
+            wire.hold();
+            departures.take()?;
+        }
+        Ok(())
+    }
+
     /// An event fits into a socket's buffer: nothing needs to be taken out of it meanwhile.
     fn rest(&mut self) -> Result<()> {
         std::thread::sleep(REST);
@@ -48,11 +66,23 @@ impl super::Watchers for Watchers {
     }
 
     fn last_saw(&mut self, name: &str) -> Result<SystemTime> {
+        let departed = match &mut self.beyond {
+            None => None,
+            Some((wire, departures)) => {
+                let departed = departures.take()?;
+                wire.release();
+                Some(departed)
+            }
+        };
         let deadline = Instant::now() + PATIENCE;
         let mut last = None;
         let mut room = vec![0; ROOM];
-        for watcher in &mut self.0 {
-            last = last.max(Some(saw(watcher, name, deadline, &mut room)?));
+        for watcher in &mut self.all {
+            let mut at = saw(watcher, name, deadline, &mut room)?;
+            if let Some(departed) = &departed {
+                at = *departed.get(&watcher.port()?).context("a watcher was sent nothing in time")?;
+            }
+            last = last.max(Some(at));
         }
         last.context("there are no watchers")
     }

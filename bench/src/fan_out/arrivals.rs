@@ -27,6 +27,10 @@ impl Arrivals {
         Ok(Self { socket, session, sealed: Vec::new(), last: None })
     }
 
+    pub fn port(&self) -> Result<u16> {
+        Ok(self.socket.local_addr()?.port())
+    }
+
     /// Takes what the socket holds, as it is. `buffer` is only room to do it in.
     pub fn take(&mut self, buffer: &mut [u8]) -> Result<()> {
         let mut control = nix::cmsg_space!(TimeSpec);

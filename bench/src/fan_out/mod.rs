@@ -7,6 +7,9 @@
 mod alone;
 mod arrivals;
 mod together;
+mod wire;
+
+pub use wire::{SERVER, Wire};
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -38,6 +41,11 @@ impl Access {
 
 /// Watchers of one path; all are established.
 pub trait Watchers {
+    /// A write is about to be made.
+    fn expect(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     /// Lets a write arrive. What this costs the generator is taken from the server, so it does next to nothing.
     fn rest(&mut self) -> Result<()>;
 
@@ -45,9 +53,14 @@ pub trait Watchers {
     fn last_saw(&mut self, name: &str) -> Result<SystemTime>;
 }
 
-/// Each watcher with a connection of its own, as so many nodes have.
-pub fn alone(access: &Access, path: &str, count: usize) -> Result<impl Watchers> {
-    alone::Watchers::open(access, path, count)
+/// Each watcher with a connection of its own, as so many nodes have: at the other end of a wire, or on loopback.
+pub fn alone<'w>(
+    access: &Access,
+    path: &str,
+    count: usize,
+    wire: Option<&'w Wire>,
+) -> Result<impl Watchers + use<'w>> {
+    alone::Watchers::open(access, path, count, wire)
 }
 
 /// A hundred watchers on each connection, as client-go shares one between the informers of a program.

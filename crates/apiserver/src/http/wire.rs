@@ -1,12 +1,15 @@
-//! A socket that sends one piece as one piece.
+//! A socket that sends one piece as one piece, at once.
 //!
 //! TLS hands over what it has as a list of buffers, nearly always of one. `send` takes a shorter way through the kernel than
-//! `writev` does, and a thousand watchers are a thousand calls.
+//! `writev` does, and a thousand watchers are a thousand calls. Whether the socket can take it, the kernel knows best: what the
+//! runtime last heard of it lies in memory that nobody touched for a while.
 
 use std::io::{IoSlice, Result};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
+use nix::sys::socket::{MsgFlags, send};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
@@ -20,7 +23,15 @@ impl AsyncRead for Wire {
 
 impl AsyncWrite for Wire {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<Result<usize>> {
-        Pin::new(&mut self.get_mut().0).poll_write(cx, bytes)
+        let socket = &mut self.get_mut().0;
+        let turn = ready!(tokio::task::coop::poll_proceed(cx));
+        if let Ok(count) = send(socket.as_raw_fd(), bytes, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) {
+            turn.made_progress();
+            return Poll::Ready(Ok(count));
+        }
+        drop(turn);
+        // It is full, or broken: the runtime sees the same, and waits if there is something to wait for.
+        Pin::new(socket).poll_write(cx, bytes)
     }
 
     fn poll_write_vectored(
@@ -28,10 +39,9 @@ impl AsyncWrite for Wire {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        let socket = Pin::new(&mut self.get_mut().0);
         match parts {
-            [one] => socket.poll_write(cx, one),
-            _ => socket.poll_write_vectored(cx, parts),
+            [one] => self.poll_write(cx, one),
+            _ => Pin::new(&mut self.get_mut().0).poll_write_vectored(cx, parts),
         }
     }
 

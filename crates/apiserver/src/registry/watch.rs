@@ -33,24 +33,35 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// Initial events are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
+/// What every event needs. An event finds a thousand of these in cold memory, so they are small and the rest lies apart.
 struct Stream {
-    resource: Shared,
-    filter: Filter,
-    form: Form,
     watch: Option<Watch>,
-    /// Initial state still to be sent, in reverse.
-    initial: Vec<tombolo_store::Record>,
-    /// Ends the initial events with a bookmark at this revision.
-    initial_end: Option<u64>,
-    bookmarks: bool,
-    generations_only: bool,
+    alarmed: Aside,
+    resource: Shared,
+    /// Without one, everything is shown.
+    filter: Option<Box<Filter>>,
     sharing: Sharing,
+    generations_only: bool,
+    beginning: Option<Box<Beginning>>,
+    rare: Box<Rare>,
+}
+
+/// What was there when the watch began and is still to be sent.
+struct Beginning {
+    /// In reverse.
+    records: Vec<tombolo_store::Record>,
+    /// Ends them with a bookmark at this revision.
+    end: Option<u64>,
+}
+
+struct Rare {
+    form: Form,
+    columns_sent: bool,
+    bookmarks: bool,
     deadline: Instant,
     next_bookmark: Instant,
     stop: CancellationToken,
     alarm: Pin<Box<dyn Future<Output = Alarm> + Send>>,
-    alarmed: Aside,
-    columns_sent: bool,
     /// Held as long as the stream lives: what the metrics count.
     _open: crate::metrics::OpenWatch,
 }
@@ -133,22 +144,23 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
     let (deadline, next_bookmark) = (now + Duration::from_secs(seconds), now + BOOKMARK_EVERY);
     let stop = resource.replaced.as_ref().unwrap_or(&call.app.stop).clone();
     let stream = Stream {
-        resource: resource.clone(),
-        sharing: sharing(call, resource, output),
-        form: Form::new(output, resource, &call.query),
-        filter: options.filter,
         watch: Some(watch),
-        initial,
-        initial_end,
-        bookmarks: options.bookmarks,
-        generations_only: call.query.flag("generationChangesOnly"),
-        deadline,
-        next_bookmark,
-        alarm: Box::pin(alarm(stop.clone(), deadline.min(next_bookmark))),
         alarmed: Aside::default(),
-        stop,
-        columns_sent: false,
-        _open: call.app.metrics.open_watch(),
+        resource: resource.clone(),
+        filter: (!options.filter.is_everything()).then(|| Box::new(options.filter)),
+        sharing: sharing(call, resource, output),
+        generations_only: call.query.flag("generationChangesOnly"),
+        beginning: Some(Box::new(Beginning { records: initial, end: initial_end })),
+        rare: Box::new(Rare {
+            form: Form::new(output, resource, &call.query),
+            columns_sent: false,
+            bookmarks: options.bookmarks,
+            deadline,
+            next_bookmark,
+            alarm: Box::pin(alarm(stop.clone(), deadline.min(next_bookmark))),
+            stop,
+            _open: call.app.metrics.open_watch(),
+        }),
     };
     Ok(bytes_response(StatusCode::OK, "application/json", Body::watch(stream)))
 }
@@ -175,35 +187,34 @@ impl futures::Stream for Stream {
 impl Stream {
     /// The next piece of what was there when the watch began.
     fn beginning(&mut self) -> Option<Bytes> {
+        let beginning = self.beginning.as_mut()?;
         let mut out = Vec::new();
-        while let Some(record) = self.initial.pop() {
-            self.event(&mut out, "ADDED", &record.value, record.revision);
+        while let Some(record) = beginning.records.pop() {
+            self.rare.event(&mut out, "ADDED", &record.value, record.revision);
             if out.len() >= PIECE {
                 return Some(out.into());
             }
         }
-        if self.initial.capacity() > 0 {
-            self.initial = Vec::new();
-        }
-        if let Some(revision) = self.initial_end.take() {
+        if let Some(revision) = beginning.end {
             out.extend_from_slice(b"{\"type\":\"BOOKMARK\",\"object\":");
-            self.form.bookmark(&mut out, revision, true);
+            self.rare.form.bookmark(&mut out, revision, true);
             out.extend_from_slice(b"}\n");
         }
+        self.beginning = None;
         (!out.is_empty()).then(|| out.into())
     }
 
     fn poll_change(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
-            if let Poll::Ready(alarm) = self.alarmed.poll(cx, |cx| self.alarm.as_mut().poll(cx)) {
+            if let Poll::Ready(alarm) = self.alarmed.poll(cx, |cx| self.rare.alarm.as_mut().poll(cx)) {
                 let now = Instant::now();
-                if matches!(alarm, Alarm::Stop) || now >= self.deadline {
+                if matches!(alarm, Alarm::Stop) || now >= self.rare.deadline {
                     return Poll::Ready(self.farewell());
                 }
-                self.next_bookmark = now + BOOKMARK_EVERY;
+                self.rare.next_bookmark = now + BOOKMARK_EVERY;
                 self.set_alarm();
-                if self.bookmarks {
+                if self.rare.bookmarks {
                     return Poll::Ready(Some(self.bookmark_line()));
                 }
                 continue;
@@ -224,13 +235,14 @@ impl Stream {
     }
 
     fn set_alarm(&mut self) {
-        self.alarm = Box::pin(alarm(self.stop.clone(), self.deadline.min(self.next_bookmark)));
+        let rare = &mut self.rare;
+        rare.alarm = Box::pin(alarm(rare.stop.clone(), rare.deadline.min(rare.next_bookmark)));
         self.alarmed = Aside::default();
     }
 
     /// The last bookmark before the stream ends, so that the client resumes close to now.
     fn farewell(&mut self) -> Option<Bytes> {
-        let line = self.bookmarks.then(|| self.bookmark_line());
+        let line = self.rare.bookmarks.then(|| self.bookmark_line());
         self.watch = None;
         line
     }
@@ -238,7 +250,7 @@ impl Stream {
     fn bookmark_line(&mut self) -> Bytes {
         let revision = self.watch.as_mut().map_or(0, Watch::progress);
         let mut out = b"{\"type\":\"BOOKMARK\",\"object\":".to_vec();
-        self.form.bookmark(&mut out, revision, false);
+        self.rare.form.bookmark(&mut out, revision, false);
         out.extend_from_slice(b"}\n");
         out.into()
     }
@@ -248,7 +260,10 @@ impl Stream {
         let alone = events.len() == 1;
         for event in events {
             let matched = |value: &Option<Bytes>| {
-                value.as_ref().is_some_and(|v| self.filter.matches(&self.resource, &event.key, v))
+                value.as_ref().is_some_and(|value| match &self.filter {
+                    Some(filter) => filter.matches(&self.resource, &event.key, value),
+                    None => true,
+                })
             };
             let (kind, value) = match (matched(&event.previous), matched(&event.value)) {
                 (false, false) => continue,
@@ -267,7 +282,7 @@ impl Stream {
                 }
                 out.extend_from_slice(line);
             } else if let Some(value) = value {
-                self.event(&mut out, kind, value, event.revision);
+                self.rare.event(&mut out, kind, value, event.revision);
             }
         }
         (!out.is_empty()).then(|| out.into())
@@ -282,7 +297,9 @@ impl Stream {
             }
         }
     }
+}
 
+impl Rare {
     fn event(&mut self, out: &mut Vec<u8>, kind: &str, value: &[u8], revision: u64) {
         out.extend_from_slice(b"{\"type\":\"");
         out.extend_from_slice(kind.as_bytes());
