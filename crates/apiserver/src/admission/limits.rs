@@ -1,4 +1,6 @@
-//! Limit ranges: defaults and bounds for what a pod asks for.
+//! Limit ranges: defaults and bounds for what a pod asks for, and bounds for what a claim does.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tombolo_k8s::quantity::Quantity;
@@ -8,13 +10,12 @@ use crate::registry::resource::Resource;
 use crate::registry::write;
 use crate::server::Call;
 
+/// The type of limits that are for claims.
+const CLAIM: &str = "PersistentVolumeClaim";
+
 pub async fn admit(call: &Call, resource: &Resource, pod: &mut Value) -> Result<()> {
-    let app = &call.app;
-    let ranges: Vec<_> = {
-        let policies = app.policies.fresh(&*app.store).await.map_err(|e| app.store_failure(e))?;
-        policies.within("limitranges", &call.target.namespace).cloned().collect()
-    };
-    let limits = || ranges.iter().flat_map(|r| r["spec"]["limits"].as_array().into_iter().flatten());
+    let ranges = ranges(call).await?;
+    let limits = || limits_of(&ranges);
     for limit in limits().filter(|l| l["type"] == "Container") {
         fill(pod, limit);
     }
@@ -32,10 +33,58 @@ pub async fn admit(call: &Call, resource: &Resource, pod: &mut Value) -> Result<
             _ => {}
         }
     }
-    match errors.as_slice() {
+    refuse(resource, pod, &errors)
+}
+
+/// A claim asks for as much as its namespace allows. Also when it is changed: it may grow.
+pub async fn admit_claim(call: &Call, resource: &Resource, claim: &Value) -> Result<()> {
+    // What is on its way out only loses its finalizers.
+    if claim.pointer("/metadata/deletionTimestamp").is_some_and(|time| !time.is_null()) {
+        return Ok(());
+    }
+    // As upstream does, the first range that is broken answers.
+    for range in ranges(call).await? {
+        let mut errors = Vec::new();
+        for limit in limits_of(std::slice::from_ref(&range)).filter(|l| l["type"] == CLAIM) {
+            check_claim(limit, claim, &mut errors);
+        }
+        refuse(resource, claim, &errors)?;
+    }
+    Ok(())
+}
+
+async fn ranges(call: &Call) -> Result<Vec<Arc<Value>>> {
+    let app = &call.app;
+    let policies = app.policies.fresh(&*app.store).await.map_err(|e| app.store_failure(e))?;
+    Ok(policies.within("limitranges", &call.target.namespace).cloned().collect())
+}
+
+fn limits_of(ranges: &[Arc<Value>]) -> impl Iterator<Item = &Value> {
+    ranges.iter().flat_map(|range| range["spec"]["limits"].as_array().into_iter().flatten())
+}
+
+fn refuse(resource: &Resource, object: &Value, errors: &[String]) -> Result<()> {
+    match errors {
         [] => Ok(()),
-        [one] => Err(resource.forbidden(write::name_of(pod), one)),
-        many => Err(resource.forbidden(write::name_of(pod), format!("[{}]", many.join(", ")))),
+        [one] => Err(resource.forbidden(write::name_of(object), one)),
+        many => Err(resource.forbidden(write::name_of(object), format!("[{}]", many.join(", ")))),
+    }
+}
+
+/// Only what a claim requests is bounded, not its limits.
+fn check_claim(limit: &Value, claim: &Value, errors: &mut Vec<String>) {
+    let requests = &claim["spec"]["resources"]["requests"];
+    check(&json!({"min": limit["min"]}), CLAIM, &json!({"requests": requests}), errors);
+    for (name, bound) in limit["max"].as_object().into_iter().flatten() {
+        let Some(max) = quantity(bound) else { continue };
+        let most = format!("maximum {name} usage per {CLAIM} is {}", shown(bound));
+        match quantity(&requests[name]) {
+            None => errors.push(format!("{most}.  No request is specified")),
+            Some(given) if given > max => {
+                errors.push(format!("{most}, but request is {}", shown(&requests[name])));
+            }
+            Some(_) => {}
+        }
     }
 }
 
@@ -64,8 +113,11 @@ fn quantity(value: &Value) -> Option<Quantity> {
     (!value.is_null()).then(|| Quantity::from_value(value).ok()).flatten()
 }
 
+fn shown(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
 fn check(limit: &Value, what: &str, resources: &Value, errors: &mut Vec<String>) {
-    let shown = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     for (name, bound) in limit["min"].as_object().into_iter().flatten() {
         let Some(min) = quantity(bound) else { continue };
         let (request, limit) = (&resources["requests"][name], &resources["limits"][name]);
@@ -170,6 +222,25 @@ mod tests {
         check(&limit, "Container", &json!({"requests": {"cpu": "50m"}, "limits": {"cpu": "1"}}), &mut errors);
         assert_eq!(errors[0], "minimum cpu usage per Container is 100m, but request is 50m");
         assert_eq!(errors[1], "maximum cpu usage per Container is 500m, but limit is 1");
+    }
+
+    #[test]
+    fn a_claim_is_bounded_by_what_it_requests() {
+        let limit = json!({"type": CLAIM, "min": {"storage": "2Gi"}, "max": {"storage": "4Gi"}});
+        let said = |resources: Value| {
+            let mut errors = Vec::new();
+            check_claim(&limit, &json!({"spec": {"resources": resources}}), &mut errors);
+            errors.join("; ")
+        };
+        let least = "minimum storage usage per PersistentVolumeClaim is 2Gi";
+        let most = "maximum storage usage per PersistentVolumeClaim is 4Gi";
+        assert_eq!(said(json!({"requests": {"storage": "1Gi"}})), format!("{least}, but request is 1Gi"));
+        assert_eq!(said(json!({"requests": {"storage": "5Gi"}})), format!("{most}, but request is 5Gi"));
+        assert_eq!(said(json!({"requests": {"storage": "3Gi"}, "limits": {"storage": "9Gi"}})), "");
+        assert_eq!(
+            said(json!({})),
+            format!("{least}.  No request is specified; {most}.  No request is specified")
+        );
     }
 
     #[test]

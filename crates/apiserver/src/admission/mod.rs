@@ -11,7 +11,6 @@ mod storage;
 
 pub use policies::{Policies, sources};
 pub use quota::charge;
-use security::Level;
 
 use serde_json::Value;
 
@@ -37,13 +36,7 @@ pub async fn admit(
     old: Option<&Value>,
 ) -> Result<()> {
     match operation {
-        Operation::Create if resource.namespaced => namespace_exists(call, resource, object).await?,
-        // What a node reports and where a scheduler puts a pod change nothing of what it asks for.
-        Operation::Update(part)
-            if resource.is("", "pods") && !matches!(part.name(), "status" | "binding") =>
-        {
-            changed_pod(call, resource, object, old).await?;
-        }
+        Operation::Create if resource.namespaced => namespace_exists(call, resource).await?,
         Operation::Create | Operation::Update(Part::Main) if resource.is("", "namespaces") => {
             namespace_labels(resource, object, old)?;
         }
@@ -85,22 +78,8 @@ fn namespace_labels(resource: &Resource, object: &Value, old: Option<&Value>) ->
     Err(resource.invalid(write::name_of(object), &errors))
 }
 
-/// A pod stays within its namespace's level: a debugger or another image is judged as a new pod is.
-async fn changed_pod(call: &mut Call, resource: &Resource, pod: &Value, old: Option<&Value>) -> Result<()> {
-    if old.is_some_and(|old| !security::judges_anew(pod, old)) {
-        return Ok(());
-    }
-    let namespace = call.target.namespace.clone();
-    let Some(namespace) = call.app.object("", "v1", "namespaces", "", &namespace).await? else {
-        return Ok(());
-    };
-    let labels = &namespace["metadata"]["labels"];
-    let (enforced, warned) = security::levels(|key| labels[key].as_str());
-    pod_security(call, resource, pod, enforced, warned)
-}
-
 /// Nothing is created in a namespace that is not there or on its way out.
-async fn namespace_exists(call: &mut Call, resource: &Resource, object: &Value) -> Result<()> {
+async fn namespace_exists(call: &mut Call, resource: &Resource) -> Result<()> {
     let name = call.target.namespace.clone();
     let name = name.as_str();
     let namespaces =
@@ -119,36 +98,57 @@ async fn namespace_exists(call: &mut Call, resource: &Resource, object: &Value) 
             "metadata.namespace",
         ));
     }
-    let (enforced, warned) = security::levels(|key| fields.label(key));
-    pod_security(call, resource, object, enforced, warned)
+    Ok(())
 }
 
-/// Pods are held to their namespace's level; what makes pods is warned of what would become of them.
-fn pod_security(
+/// Pods are held to their namespace's level; what makes pods is warned of what would become of them. Comes after the
+/// object's own validation: what is wrong in any case is said first.
+pub async fn judge(
     call: &mut Call,
     resource: &Resource,
+    operation: Operation<'_>,
     object: &Value,
-    enforced: Level,
-    warned: Level,
+    old: Option<&Value>,
 ) -> Result<()> {
     let is_pod = resource.is("", "pods");
-    let template = match resource.plural.as_str() {
-        "pods" if is_pod => Some(object),
-        "cronjobs" => object.pointer("/spec/jobTemplate/spec/template"),
-        "podtemplates" => object.get("template"),
-        "deployments" | "replicasets" | "statefulsets" | "daemonsets" | "jobs" | "replicationcontrollers" => {
-            object.pointer("/spec/template")
-        }
+    let template = match (resource.group.as_str(), resource.plural.as_str()) {
+        ("", "pods") => Some(object),
+        ("", "podtemplates") => object.get("template"),
+        ("", "replicationcontrollers") | ("apps", _) | ("batch", "jobs") => object.pointer("/spec/template"),
+        ("batch", "cronjobs") => object.pointer("/spec/jobTemplate/spec/template"),
         _ => None,
     };
     let Some(template) = template else { return Ok(()) };
+    let matters = match operation {
+        Operation::Create => true,
+        // What a node reports and where a scheduler puts a pod change nothing of what it asks for.
+        Operation::Update(part) if is_pod => {
+            !matches!(part.name(), "status" | "binding")
+                && old.is_none_or(|old| security::judges_anew(object, old))
+        }
+        Operation::Update(part) => part == Part::Main,
+        Operation::Delete => false,
+    };
+    if !matters {
+        return Ok(());
+    }
+    let namespaces =
+        call.app.registry.built_in.find("", "v1", "namespaces").expect("the tables hold namespaces");
+    let Some(record) = call.app.get(&namespaces.key("", &call.target.namespace)).await? else {
+        return Ok(());
+    };
+    let fields = Record::read(&record.value).map_err(Failure::internal)?;
+    let (enforced, warned) = security::levels(|key| fields.label(key));
     let (spec, annotations) = (&template["spec"], &template["metadata"]["annotations"]);
     if is_pod && let Some(text) = security::violation(enforced, spec, annotations) {
         return Err(resource.forbidden(write::name_of(object), text));
     }
     if let Some(text) = security::violation(warned, spec, annotations) {
         let text = text.replacen("violates", "would violate", 1);
-        call.warnings.push(text);
+        // A write that is tried again is judged again.
+        if !call.warnings.contains(&text) {
+            call.warnings.push(text);
+        }
     }
     Ok(())
 }

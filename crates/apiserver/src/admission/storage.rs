@@ -1,10 +1,11 @@
-//! Default classes for claims and ingresses, and protection of volumes in use.
+//! Default classes for claims and ingresses, protection of volumes in use, and bounds of claims.
 
 use serde_json::{Value, json};
 
-use super::Operation;
+use super::{Operation, limits};
 use crate::http::status::Result;
 use crate::registry::resource::Resource;
+use crate::registry::update::Part;
 use crate::registry::write::{self, metadata};
 use crate::server::Call;
 
@@ -14,6 +15,11 @@ pub async fn admit(
     operation: Operation<'_>,
     object: &mut Value,
 ) -> Result<()> {
+    if resource.is("", "persistentvolumeclaims")
+        && matches!(operation, Operation::Create | Operation::Update(Part::Main))
+    {
+        limits::admit_claim(call, resource, object).await?;
+    }
     if operation != Operation::Create {
         return Ok(());
     }
