@@ -220,7 +220,12 @@ async fn set_finalizer(site: &kube::Client, secret: &Secret, held: bool) -> Resu
     all.extend(held.then(|| TIE_FINALIZER.to_owned()));
     let patch = Patch::Merge(json!({"metadata": {"uid": secret.metadata.uid, "finalizers": all}}));
     match ties(site).patch(&secret.name_any(), &PatchParams::default(), &patch).await {
-        Err(kube::Error::Api(status)) if status.code == 404 || status.code == 409 => Ok(()),
+        // Of another Secret by that name, the API says that its uid cannot change.
+        Err(kube::Error::Api(status))
+            if matches!(status.code, 404 | 409) || status.message.contains("metadata.uid") =>
+        {
+            Ok(())
+        }
         other => other.map(drop),
     }
 }

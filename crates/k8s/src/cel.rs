@@ -1,9 +1,11 @@
 //! CEL: the rules of custom resources, and whether an expression is well formed.
 
+use std::borrow::Cow;
+
 use kube_cel::cel::common::ast::{EntryExpr, Expr};
 use kube_cel::cel::{IdedExpr, Program};
 use kube_cel::{CompiledSchema, ErrorKind as RuleError, Validator, compile_schema};
-use serde_json::Value;
+use serde_json::{Map, Number, Value};
 use thiserror::Error;
 
 use crate::field::{ErrorKind, FieldError};
@@ -167,6 +169,7 @@ pub struct Rules {
     schema: Value,
     /// Of each rule.
     loops: Vec<u32>,
+    has_numbers: bool,
 }
 
 impl std::fmt::Debug for Rules {
@@ -175,12 +178,141 @@ impl std::fmt::Debug for Rules {
     }
 }
 
+/// The value before an update as an optional: the evaluator gives rules the bare value, or null.
+const OPTIONAL: &str = "(oldSelf == null ? optional.none() : optional.of(oldSelf))";
+
+/// Has rules that ask for it see the value before as an optional.
+fn with_optionals(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            if map.get("optionalOldSelf") == Some(&Value::Bool(true)) {
+                for part in ["rule", "messageExpression"] {
+                    if let Some(Value::String(expression)) = map.get_mut(part) {
+                        *expression = with_optional(expression);
+                    }
+                }
+            }
+            map.values_mut().for_each(with_optionals);
+        }
+        Value::Array(list) => list.iter_mut().for_each(with_optionals),
+        _ => {}
+    }
+}
+
+/// Puts the optional wherever an expression names `oldSelf`: not within a text, nor within another name or path.
+fn with_optional(expression: &str) -> String {
+    let mut out = String::new();
+    let (mut quote, mut escaped, mut last) = (None, false, ' ');
+    let mut rest = expression;
+    while let Some(c) = rest.chars().next() {
+        let in_name = |c: char| c.is_alphanumeric() || c == '_';
+        let after = rest.strip_prefix("oldSelf").filter(|after| !after.starts_with(in_name));
+        if let Some(after) = after.filter(|_| quote.is_none() && !in_name(last) && last != '.') {
+            out.push_str(OPTIONAL);
+            (rest, last) = (after, 'f');
+            continue;
+        }
+        match quote {
+            Some(_) if escaped => escaped = false,
+            Some(_) if c == '\\' => escaped = true,
+            Some(open) if c == open => quote = None,
+            None if c == '"' || c == '\'' => quote = Some(c),
+            _ => {}
+        }
+        out.push(c);
+        (rest, last) = (&rest[c.len_utf8()..], c);
+    }
+    out
+}
+
+/// An expression as its author wrote it.
+fn as_written(expression: &str) -> String {
+    expression.replace(OPTIONAL, "oldSelf").trim().to_owned()
+}
+
+/// The schemas of what lies in a value: of its members by name, of all its other members, of its items.
+struct Below<'s> {
+    properties: Option<&'s Map<String, Value>>,
+    additional: Option<&'s Value>,
+    items: Option<&'s Value>,
+}
+
+impl<'s> Below<'s> {
+    fn of(schema: &'s Value) -> Self {
+        let schema_at = |name: &str| schema.get(name).filter(|schema| schema.is_object());
+        let properties = schema.get("properties").and_then(Value::as_object);
+        Self { properties, additional: schema_at("additionalProperties"), items: schema_at("items") }
+    }
+
+    fn property(&self, name: &str) -> Option<&'s Value> {
+        self.properties.and_then(|properties| properties.get(name))
+    }
+
+    fn all(self) -> impl Iterator<Item = &'s Value> {
+        self.properties.into_iter().flat_map(Map::values).chain(self.additional).chain(self.items)
+    }
+}
+
+fn is_number(schema: &Value) -> bool {
+    schema.get("type").is_some_and(|kind| kind == "number")
+}
+
+/// Whether a schema has numbers that need not be whole, here or below.
+fn has_numbers(schema: &Value) -> bool {
+    is_number(schema) || Below::of(schema).all().any(has_numbers)
+}
+
+fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Array(list) => list.iter().any(has_nulls),
+        Value::Object(map) => map.values().any(has_nulls),
+        _ => false,
+    }
+}
+
+/// Makes a value what rules see: a field that is null is not there, and a `number` is not an integer even if it is whole.
+fn translate(value: &mut Value, schema: &Value) {
+    match value {
+        Value::Object(map) => {
+            let below = Below::of(schema);
+            map.retain(|name, member| !(member.is_null() && below.property(name).is_some()));
+            for (name, member) in map {
+                let schema = below.property(name).or(below.additional);
+                schema.into_iter().for_each(|schema| translate(member, schema));
+            }
+        }
+        Value::Array(list) => {
+            let items = Below::of(schema).items;
+            items.into_iter().for_each(|items| list.iter_mut().for_each(|item| translate(item, items)));
+        }
+        Value::Number(number) if is_number(schema) => {
+            if let Some(float) = number.as_f64().and_then(Number::from_f64) {
+                *number = float;
+            }
+        }
+        _ => {}
+    }
+}
+
 impl Rules {
     pub fn compile(schema: &Value) -> Self {
-        let compiled = compile_schema(schema);
+        let mut schema = schema.clone();
+        with_optionals(&mut schema);
+        let compiled = compile_schema(&schema);
         let mut loops = Vec::new();
         collect_loops(&compiled, &mut loops);
-        Self { compiled, validator: Validator::new(), schema: schema.clone(), loops }
+        let has_numbers = has_numbers(&schema);
+        Self { compiled, validator: Validator::new(), schema, loops, has_numbers }
+    }
+
+    fn seen_by_rules<'v>(&self, object: &'v Value) -> Cow<'v, Value> {
+        if !self.has_numbers && !has_nulls(object) {
+            return Cow::Borrowed(object);
+        }
+        let mut object = object.clone();
+        translate(&mut object, &self.schema);
+        Cow::Owned(object)
     }
 
     /// At most about so many steps are taken to evaluate all rules. Far too many for most rules: each loop is taken to walk over
@@ -200,6 +332,10 @@ impl Rules {
     /// Evaluates all rules; `old` is the object before an update. A rule without `oldSelf` that fails on a value
     /// which did not change is let pass, so that old objects stay writable.
     pub fn evaluate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let written = object;
+        let object = &*self.seen_by_rules(object);
+        let old = old.map(|old| self.seen_by_rules(old));
+        let old = old.as_deref();
         let run = || self.validator.validate_compiled(&self.compiled, object, old);
         let result = match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
             Ok(result) => result,
@@ -213,7 +349,7 @@ impl Rules {
             .into_vec()
             .into_iter()
             .filter(|e| e.rule.contains("oldSelf") || !old.is_some_and(|old| self.unchanged(e, object, old)))
-            .map(|e| self.field_error(e, object))
+            .map(|e| self.field_error(e, written))
             .collect()
     }
 
@@ -251,10 +387,10 @@ impl Rules {
         };
         let detail = match error.kind {
             RuleError::ValidationFailure => match error.message.strip_prefix("failed rule: ") {
-                Some(rule) => format!("failed rule: {}", rule.trim()),
+                Some(rule) => format!("failed rule: {}", as_written(rule)),
                 None => error.message.trim().to_owned(),
             },
-            _ => format!("{} evaluating rule: {}", error.message, error.rule.trim()),
+            _ => format!("{} evaluating rule: {}", error.message, as_written(&error.rule)),
         };
         let (value, detail) = match kind {
             ErrorKind::Forbidden | ErrorKind::Required => (String::new(), detail),
@@ -316,6 +452,57 @@ mod tests {
         assert_eq!(steps("self.all(x, x in self) && self.exists(x, x == 'a')"), 10_000);
         assert_eq!(steps("self.all(x, self.all(y, x == y))"), 1_000_000);
         assert_eq!(steps("self.map(x, self.map(y, y)).all(z, size(z) > 0)"), 100_000_000);
+    }
+
+    #[test]
+    fn numbers_that_need_not_be_whole_are_floats_to_rules() {
+        let number = serde_json::json!({"type": "number"});
+        let schema = serde_json::json!({"type": "object", "properties": {
+            "a": number, "b": number, "i": {"type": "integer"},
+            "list": {"type": "array", "items": number},
+            "map": {"type": "object", "additionalProperties": number},
+        }, "x-kubernetes-validations": [
+            {"rule": "self.a / self.b <= 2.0"},
+            {"rule": "self.i / 2 == 2 && self.a > 4"},
+            {"rule": "self.list.all(n, n / 2.0 > 2.0) && self.map.k / 2.0 > 2.0"},
+            {"rule": "oldSelf.a / oldSelf.b == 2.5"},
+        ]});
+        let rules = Rules::compile(&schema);
+        let object = |b: i64| serde_json::json!({"a": 5, "b": b, "i": 5, "list": [5], "map": {"k": 5}});
+        let complaints = |new: &Value, old: Option<&Value>| -> Vec<String> {
+            rules.evaluate(new, old).into_iter().map(|error| error.detail).collect()
+        };
+        assert_eq!(complaints(&object(2), None), ["failed rule: self.a / self.b <= 2.0"]);
+        assert!(complaints(&object(4), Some(&object(2))).is_empty());
+    }
+
+    #[test]
+    fn a_complaint_shows_a_number_as_it_was_written() {
+        let schema = serde_json::json!({"type": "object", "properties": {
+            "a": {"type": "number", "x-kubernetes-validations": [{"rule": "self < 2.0"}]},
+        }});
+        let errors = Rules::compile(&schema).evaluate(&serde_json::json!({"a": 5}), None);
+        assert_eq!(errors[0].value, "5");
+    }
+
+    #[test]
+    fn a_rule_may_see_the_value_before_as_an_optional() {
+        let schema = serde_json::json!({"type": "object", "properties": {"a": {
+            "type": "string",
+            "x-kubernetes-validations": [
+                {"rule": "oldSelf.hasValue() || self == 'new'", "optionalOldSelf": true},
+                {"rule": "self != 'no oldSelf' && oldSelf.orValue('x') != 'last'", "optionalOldSelf": true},
+            ],
+        }}});
+        let rules = Rules::compile(&schema);
+        let of = |text: &str| serde_json::json!({"a": text});
+        let complaints = |new: &str, old: Option<&str>| {
+            let errors = rules.evaluate(&of(new), old.map(of).as_ref());
+            errors.into_iter().map(|error| error.detail).collect::<Vec<_>>()
+        };
+        assert!(complaints("new", None).is_empty() && complaints("other", Some("new")).is_empty());
+        assert_eq!(complaints("other", None), ["failed rule: oldSelf.hasValue() || self == 'new'"]);
+        assert_eq!(complaints("other", Some("last")).len(), 1);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use thiserror::Error;
 use crate::schema::{self, Field, Type};
 use struct_::Struct;
 use untyped::Untyped;
+pub(crate) use untyped::integers;
 
 /// Upstream stops counting here.
 const MAX_WARNINGS: usize = 100;

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// What is wrong with a field. The variants are the `reason` of a cause in a `Status`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
     Required,
     Invalid,
@@ -19,7 +19,7 @@ pub enum ErrorKind {
 
 /// One problem at one path. `Display` is the text of upstream's field errors:
 /// `spec.replicas: Invalid value: -1: must be greater than or equal to 0`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct FieldError {
     pub kind: ErrorKind,
     pub path: String,

@@ -40,6 +40,8 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use crate::field::FieldError;
@@ -81,7 +83,26 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
         }
         (rules.update)(&mut errors, &root, old);
     }
+    spare_stored_pods(&mut errors, kind, old);
     errors.0
+}
+
+/// Drops what earlier versions did not look for in pods and what the stored object has as well: it must stay writable.
+fn spare_stored_pods(e: &mut Errors, kind: &str, old: &Value) {
+    let path = match kind {
+        "Pod" => "spec",
+        "PodTemplate" => "template.spec",
+        "CronJob" => "spec.jobTemplate.spec.template.spec",
+        _ => "spec.template.spec",
+    };
+    if e.0.is_empty() {
+        return;
+    }
+    let Some(spec) = old.pointer(&format!("/{}", path.replace('.', "/"))) else { return };
+    let mut stored = Errors::default();
+    pod::later_checks(&mut stored, &At::named(spec, path));
+    let stored: HashSet<FieldError> = stored.0.into_iter().collect();
+    e.0.retain(|error| !stored.contains(error));
 }
 
 fn finalizers(e: &mut Errors, root: &At<'_, '_>) {
@@ -106,6 +127,7 @@ pub fn resize_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let root = At::root(object);
     meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
     pod::pod_spec(&mut errors, &root.get("spec"), true);
+    spare_stored_pods(&mut errors, "Pod", old);
     errors.0
 }
 
@@ -115,6 +137,7 @@ pub fn ephemeral_containers_update(object: &Value, old: &Value) -> Vec<FieldErro
     let root = At::root(object);
     meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
     pod::ephemeral_update(&mut errors, &root, old);
+    spare_stored_pods(&mut errors, "Pod", old);
     errors.0
 }
 
@@ -146,7 +169,11 @@ pub fn custom_meta(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec
     let metadata = root.get("metadata");
     match old {
         None => object_meta(&mut errors, &metadata, namespaced, names::dns_subdomain),
-        Some(old) => meta_update(&mut errors, &metadata, old.get("metadata").unwrap_or(&Value::Null)),
+        Some(old) => {
+            let before = old.get("metadata").unwrap_or(&Value::Null);
+            meta_update(&mut errors, &metadata, before);
+            meta::finalizers(&mut errors, &metadata.get("finalizers"), &before["finalizers"]);
+        }
     }
     errors.0
 }

@@ -164,6 +164,10 @@ async fn patch(ctx: &Context, api: &Api<Pod>, name: &str, uid: &str, status: &Po
                 Sent::Later
             }
         }
+        // A uid that is not the pod's is refused as a change of it.
+        Ok(Err(kube::Error::Api(status))) if status.code == 422 && is_another(api, name, uid).await => {
+            Sent::Gone
+        }
         Ok(Err(kube::Error::Api(status))) if matches!(status.code, 400 | 413 | 415 | 422) => {
             tracing::warn!(pod = name, error = %status, "the API refused the pod's status");
             Sent::Refused

@@ -55,6 +55,11 @@ impl CustomSchema {
         Self { custom, columns, scale, terminating, slow: Arc::new(Semaphore::new(SLOW)) }
     }
 
+    /// Brings numbers, and metadata also of embedded resources, into canonical form; says what cannot be.
+    pub fn coerce(&self, object: &mut Value) -> Result<(), String> {
+        self.custom.as_ref().map_or(Ok(()), |custom| custom.coerce(object))
+    }
+
     /// Removes what the schema does not know; says what was removed in the words of strict validation.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         let removed = self.custom.as_ref().map(|c| c.prune(object)).unwrap_or_default();
@@ -80,6 +85,7 @@ impl CustomSchema {
     ) -> Result<Vec<FieldError>> {
         let old = old.map(|(old, _)| old);
         let mut errors = validate::custom_meta(object, old, resource.namespaced);
+        errors.extend(self.uncountable(object, old));
         if let Some(custom) = &self.custom {
             errors.extend(match custom.steps(object, old) {
                 ..QUICK => custom.validate(object, old),
@@ -87,6 +93,23 @@ impl CustomSchema {
             });
         }
         Ok(errors)
+    }
+
+    /// Numbers of replicas that are none. Those that the stored object has are let pass.
+    fn uncountable(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
+        let check = |pointer: &String| {
+            let number = object.pointer(pointer)?;
+            if old.and_then(|old| old.pointer(pointer)) == Some(number) {
+                return None;
+            }
+            let detail = match number.as_i64()? {
+                ..0 => "should be a non-negative integer".to_owned(),
+                n if n > i64::from(i32::MAX) => format!("should be less than or equal to {}", i32::MAX),
+                _ => return None,
+            };
+            Some(FieldError::invalid(pointer.replace('/', "."), number, detail))
+        };
+        self.scale.iter().flat_map(|(spec, status, _)| [spec, status]).filter_map(check).collect()
     }
 
     /// Validates on a thread of its own. Rules cannot be stopped: those that take too long go on in vain, and the next object of
@@ -139,5 +162,26 @@ impl CustomSchema {
 
     pub fn printer(&self) -> Printer {
         Printer::custom(self.columns.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn replicas_that_are_none_are_refused_unless_they_are_stored() {
+        let scale = json!({"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"});
+        let schema = CustomSchema::new(&json!({"subresources": {"scale": scale}}), false, false);
+        let of = |spec: i64, status: i64| json!({"spec": {"replicas": spec}, "status": {"replicas": status}});
+        let paths = |new: &Value, old: Option<&Value>| -> Vec<String> {
+            schema.uncountable(new, old).into_iter().map(|error| error.path).collect()
+        };
+        let old = of(-1, 1 << 40);
+        assert_eq!(paths(&old, None), [".spec.replicas", ".status.replicas"]);
+        assert!(paths(&old, Some(&old)).is_empty());
+        assert_eq!(paths(&of(-2, 1 << 40), Some(&old)), [".spec.replicas"]);
     }
 }

@@ -4,15 +4,18 @@ use serde_json::{Value, json};
 
 const GENERATION: &str = "deprecated.daemonset.template.generation";
 
-pub fn prepare_create(object: &mut Value) {
-    set(object, 1);
+/// The count is the server's: what the client says of it is not heard.
+pub fn convert(object: &mut Value, old: Option<&Value>) {
+    set(object, old.map_or(1, count));
 }
 
-/// The count is the server's: what the client says of it is not heard.
 pub fn prepare_update(object: &mut Value, old: &Value) {
-    let before = old["metadata"]["annotations"][GENERATION].as_str().and_then(|n| n.parse().ok());
     let changed = object["spec"]["template"] != old["spec"]["template"];
-    set(object, before.unwrap_or(1) + i64::from(changed));
+    set(object, count(old) + i64::from(changed));
+}
+
+fn count(object: &Value) -> i64 {
+    object["metadata"]["annotations"][GENERATION].as_str().and_then(|n| n.parse().ok()).unwrap_or(1)
 }
 
 fn set(object: &mut Value, generation: i64) {
@@ -30,7 +33,7 @@ mod tests {
     #[test]
     fn a_new_template_is_counted_and_nothing_else() {
         let mut set = json!({"metadata": {"name": "a"}, "spec": {"template": {"a": 1}}});
-        prepare_create(&mut set);
+        convert(&mut set, None);
         assert_eq!(set["metadata"]["annotations"][GENERATION], "1");
         let old = set.clone();
         set["metadata"] = json!({"labels": {"a": "b"}});

@@ -1,19 +1,24 @@
 //! Jobs find their pods by a label that only they have, unless their user asks for another selector.
 
 use serde_json::{Value, json};
+use tombolo_k8s::field::FieldError;
 
 use crate::registry::write;
 
-/// Gives a new Job a selector and its pods the labels for it. The Job has its uid already.
-pub fn prepare_create(object: &mut Value) {
+/// Gives a new Job a selector and its pods the labels for it. The Job has its uid already. Labels of another Job, in what was
+/// copied from one, are refused.
+pub fn prepare_create(object: &mut Value) -> Vec<FieldError> {
+    let mut errors = Vec::new();
     if object.pointer("/spec/manualSelector").and_then(Value::as_bool) == Some(true)
         || !object["spec"].is_object()
     {
-        return;
+        return errors;
     }
     let (uid, name) =
         (write::text(object, "/metadata/uid").to_owned(), write::text(object, "/metadata/name").to_owned());
-    let Some(template) = object.pointer_mut("/spec/template").and_then(Value::as_object_mut) else { return };
+    let Some(template) = object.pointer_mut("/spec/template").and_then(Value::as_object_mut) else {
+        return errors;
+    };
     let metadata = template.entry("metadata").or_insert_with(|| json!({}));
     if !metadata.is_object() {
         *metadata = json!({});
@@ -27,7 +32,14 @@ pub fn prepare_create(object: &mut Value) {
         ("batch.kubernetes.io/controller-uid", &uid),
         ("batch.kubernetes.io/job-name", &name),
     ] {
-        metadata["labels"][key] = json!(value);
+        match metadata["labels"][key].as_str() {
+            None => metadata["labels"][key] = json!(value),
+            Some(given) if given == value => {}
+            Some(_) => {
+                let path = format!("spec.template.metadata.labels[{key}]");
+                errors.push(FieldError::invalid(path, &metadata["labels"], format!("must be '{value}'")));
+            }
+        }
     }
     // Upstream labels a job like its pods, whenever it reads one that has no labels.
     let labels = metadata["labels"].clone();
@@ -38,6 +50,7 @@ pub fn prepare_create(object: &mut Value) {
         object["spec"]["selector"] = json!({});
     }
     object["spec"]["selector"]["matchLabels"]["batch.kubernetes.io/controller-uid"] = json!(uid);
+    errors
 }
 
 #[cfg(test)]

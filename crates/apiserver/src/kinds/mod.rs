@@ -110,11 +110,15 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_create(object),
         ("", "pods") => pods::prepare_create(object),
-        ("batch", "jobs") => jobs::prepare_create(object),
+        ("batch", "jobs") => {
+            let errors = jobs::prepare_create(object);
+            if !errors.is_empty() {
+                return Err(resource.invalid(write::name_of(object), &errors));
+            }
+        }
         ("certificates.k8s.io", "certificatesigningrequests") => {
             certificates::prepare_create(object, &call.user);
         }
-        ("", "secrets") => merge_string_data(object),
         ("", "persistentvolumes") => {
             object["status"] =
                 serde_json::json!({"phase": "Pending", "lastPhaseTransitionTime": write::now()});
@@ -123,7 +127,6 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
         ("", "limitranges") if write::name_of(object).is_empty() => {
             object["metadata"]["name"] = uuid::Uuid::new_v4().to_string().into();
         }
-        ("apps", "daemonsets") => daemon_sets::prepare_create(object),
         // Has a generation, which never counts anything.
         ("scheduling.k8s.io", "priorityclasses") => object["metadata"]["generation"] = 1.into(),
         ("apiregistration.k8s.io", "apiservices") if object["spec"]["service"].is_null() => {
@@ -142,6 +145,15 @@ pub async fn prepare_create(call: &mut Call, resource: &Shared, object: &mut Val
         lifecycle::check_creatable(resource, custom.terminating)?;
     }
     Ok(())
+}
+
+/// Brings what is written in one form and kept in another into the latter.
+pub fn convert(resource: &Resource, object: &mut Value, old: Option<&Value>) {
+    match (resource.group.as_str(), resource.plural.as_str(), old) {
+        ("", "secrets", _) => merge_string_data(object),
+        ("apps", "daemonsets", old) => daemon_sets::convert(object, old),
+        _ => {}
+    }
 }
 
 /// Plain text in a secret becomes data; it is never read back.
@@ -168,9 +180,18 @@ pub async fn prepare_update(
 ) -> Result<()> {
     match (resource.group.as_str(), resource.plural.as_str()) {
         ("", "namespaces") => namespaces::prepare_update(part, object, old),
-        ("", "secrets") => merge_string_data(object),
         ("", "services") if part == Part::Main => services::prepare_update(object, old),
         ("", "pods") => pods::prepare_update(part, object, old),
+        ("", "persistentvolumes") if part == Part::Status => {
+            let before = &old["status"]["lastPhaseTransitionTime"];
+            let time = &object["status"]["lastPhaseTransitionTime"];
+            let same = object["status"]["phase"] == old["status"]["phase"];
+            if !same && (time.is_null() || time == before) {
+                object["status"]["lastPhaseTransitionTime"] = write::now().into();
+            } else if time.is_null() && !before.is_null() {
+                object["status"]["lastPhaseTransitionTime"] = before.clone();
+            }
+        }
         ("apps", "daemonsets") => daemon_sets::prepare_update(object, old),
         // Counts changes from nothing on.
         ("storage.k8s.io", "csidrivers") if object["spec"] != old["spec"] => {

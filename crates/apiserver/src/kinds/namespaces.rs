@@ -42,7 +42,11 @@ pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
     }
     if let Part::Other("finalize") = part {
         let finalizers = object.pointer("/spec/finalizers").cloned();
+        let managed = object["metadata"]["managedFields"].clone();
         *object = old.clone();
+        if !managed.is_null() {
+            object["metadata"]["managedFields"] = managed;
+        }
         if let Some(spec) = object["spec"].as_object_mut() {
             match finalizers {
                 Some(list) if list.as_array().is_some_and(|l| !l.is_empty()) => {

@@ -1,5 +1,7 @@
 //! Pods: their first status, quality of service, and deletion in two steps.
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 use tombolo_k8s::quota::quality_of_service;
 
@@ -13,6 +15,35 @@ pub fn prepare_create(object: &mut Value) {
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastProbeTime": null,
             "lastTransitionTime": null, "message": "Scheduling is blocked due to non-empty scheduling gates",
         }]);
+    }
+    take_app_armor_annotations(object);
+}
+
+/// The annotations by which AppArmor profiles were chosen before there was a field for them.
+pub const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
+
+/// Containers whose profile only an annotation names get it as their own.
+fn take_app_armor_annotations(pod: &mut Value) {
+    let annotations = pod["metadata"]["annotations"].as_object().into_iter().flatten();
+    let profiles: HashMap<String, Value> = annotations
+        .filter_map(|(key, value)| {
+            let profile = match value.as_str()? {
+                "unconfined" => json!({"type": "Unconfined"}),
+                "runtime/default" => json!({"type": "RuntimeDefault"}),
+                other => json!({"type": "Localhost", "localhostProfile": other.strip_prefix("localhost/")?}),
+            };
+            Some((key.strip_prefix(APP_ARMOR)?.to_owned(), profile))
+        })
+        .collect();
+    for list in ["initContainers", "containers"] {
+        for container in write::list_mut(pod, "spec", list) {
+            let profile = container["name"].as_str().and_then(|name| profiles.get(name));
+            if let Some(profile) = profile
+                && container.pointer("/securityContext/appArmorProfile").is_none_or(Value::is_null)
+            {
+                container["securityContext"]["appArmorProfile"] = profile.clone();
+            }
+        }
     }
 }
 
@@ -46,9 +77,11 @@ pub fn prepare_update(part: Part<'_>, object: &mut Value, old: &Value) {
 fn resize(object: &mut Value, old: &Value) {
     let proposed = std::mem::replace(object, old.clone());
     for list in ["containers", "initContainers"] {
-        let new = proposed["spec"][list].as_array().cloned().unwrap_or_default();
+        let new = proposed["spec"][list].as_array().into_iter().flatten();
+        let new: HashMap<&str, &Value> = new.filter_map(|c| Some((c["name"].as_str()?, c))).collect();
         for container in write::list_mut(object, "spec", list) {
-            let Some(wanted) = new.iter().find(|c| c["name"] == container["name"]) else { continue };
+            let wanted = container["name"].as_str().and_then(|name| new.get(name));
+            let Some(wanted) = wanted else { continue };
             for key in ["resources", "resizePolicy"] {
                 if let Some(value) = wanted.get(key) {
                     container[key] = value.clone();

@@ -8,7 +8,7 @@
 //! Several writes of one Service may rely on one claim, and the one that fails must not take it from the one that is stored. So
 //! who relies on a claim that is there writes it again, and a claim is given back only as it was when it was made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::Ipv4Addr;
 
 use bytes::Bytes;
@@ -163,14 +163,15 @@ fn is_external(service: &Value) -> bool {
 }
 
 fn keep_node_ports(service: &mut Value, old: &Value) {
-    let old_ports = old.pointer("/spec/ports").and_then(Value::as_array).cloned().unwrap_or_default();
+    let target = |port: &Value| (port["port"].as_u64(), port["protocol"].as_str().map(str::to_owned));
+    let had = old.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
+    let had: HashMap<_, _> =
+        had.filter_map(|p| Some((target(p), p["nodePort"].as_u64().filter(|n| *n > 0)?))).collect();
     for port in service["spec"]["ports"].as_array_mut().into_iter().flatten() {
         if port["nodePort"].as_u64().unwrap_or(0) == 0
-            && let Some(same) =
-                old_ports.iter().find(|p| p["port"] == port["port"] && p["protocol"] == port["protocol"])
-            && let Some(number) = same["nodePort"].as_u64().filter(|n| *n > 0)
+            && let Some(number) = had.get(&target(port))
         {
-            port["nodePort"] = number.into();
+            port["nodePort"] = (*number).into();
         }
     }
 }

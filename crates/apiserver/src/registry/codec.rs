@@ -72,6 +72,9 @@ pub async fn read_object(
                 if wire == Wire::Json { decode::custom(&bytes) } else { decode::yaml(&bytes, None) };
             let mut decoded = decoded.map_err(|e| undecodable(&api_version, kind, &e))?;
             write::check_kind(resource, &mut decoded.value)?;
+            custom
+                .coerce(&mut decoded.value)
+                .map_err(|why| undecodable(&api_version, kind, &DecodeError::Type(why)))?;
             decoded.warnings.extend(custom.prune(&mut decoded.value));
             settle(call, decoded, &api_version, kind, validation)
         }

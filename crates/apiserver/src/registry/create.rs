@@ -123,20 +123,23 @@ async fn prepare(
     let status = object.get("status").filter(|_| options.with_status).cloned();
     set_system_metadata(resource, object);
     resource.schema.default(object);
+    kinds::convert(resource, object, None);
+    // Before others have their say: what they add, nobody has asked for.
+    if !owned {
+        ownership::track_create(call, resource, object, options);
+    }
     kinds::prepare_create(call, resource, object).await?;
     if let Some(status) = status {
         let merged = patch::merge(&object["status"], &status).map_err(super::patch::failure)?;
         object["status"] = merged;
     }
     admission::admit(call, resource, Operation::Create, object, None).await?;
-    if !owned {
-        ownership::track_create(call, resource, object, options);
-    }
     let rule_time = call.app.config.rule_time;
     let errors = resource.schema.validate(resource, object, None, rule_time).await?;
     if !errors.is_empty() {
         return Err(resource.invalid(shown_name(object), &errors));
     }
+    admission::judge(call, resource, Operation::Create, object, None).await?;
     kinds::allocate(call, resource, object, None, options.dry_run).await
 }
 

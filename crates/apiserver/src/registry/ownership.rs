@@ -3,6 +3,7 @@
 use serde_json::Value;
 use tombolo_k8s::apply::{self, ApplyError, Paths, Write};
 use tombolo_k8s::decode;
+use tombolo_k8s::schema::Type;
 
 use super::codec;
 use super::resource::{Resource, Shared};
@@ -70,14 +71,19 @@ pub fn read_applied(
     bytes: &[u8],
     options: &WriteOptions,
 ) -> Result<Value> {
-    let bad = |e: decode::DecodeError| Failure::bad_request(format!("error decoding YAML: {e}"));
+    let bad = |e: decode::DecodeError| match e {
+        decode::DecodeError::Syntax(_) => Failure::bad_request(format!("error decoding YAML: {e}")),
+        decode::DecodeError::Type(_) => {
+            Failure::new(500, "", format!("failed to create typed patch object: {e}"))
+        }
+    };
     // Ownership follows what the client wrote, so the configuration is not brought into canonical form. Unknown
     // fields are refused by the merge itself, whatever the validation; here only duplicates count.
     let decoded =
         if bytes.first() == Some(&b'{') { decode::json(bytes, None) } else { decode::yaml(bytes, None) };
     let decode::Decoded { mut value, mut warnings } = decoded.map_err(bad)?;
     let unknown = warnings.extract_if(.., |w| w.starts_with("unknown field")).collect::<Vec<_>>();
-    if let (Schema::Custom(_), Some(first)) = (&resource.schema, unknown.first()) {
+    if let Some(first) = unknown.first() {
         return Err(undeclared(resource, &value, first));
     }
     if !value.is_object() {
@@ -99,7 +105,7 @@ pub fn read_applied(
     Ok(value)
 }
 
-/// Unknown metadata of a custom resource, in the words of the merge, which sees only the definition's schema.
+/// Unknown metadata, which is not there any more when the merge looks, in its words.
 fn undeclared(resource: &Resource, value: &Value, warning: &str) -> Failure {
     let path = warning.trim_start_matches("unknown field ").trim_matches('"');
     Failure::new(
@@ -134,7 +140,13 @@ pub fn apply(
     let force = options.force.unwrap_or(false);
     let name = write::name_of(applied);
     match apply::apply(current, applied, resource.schema.topology(), &write, force) {
-        Ok(result) => super::patch::conformed(resource, result.object).map(|(object, _)| object),
+        Ok(result) => match super::patch::conformed(resource, result.object) {
+            Ok((object, _)) => Ok(object),
+            Err(failure) if !resource.schema.is_custom() => {
+                Err(Failure::new(500, "", format!("failed to convert new object: {}", failure.message())))
+            }
+            Err(failure) => Err(failure),
+        },
         Err(ApplyError::Conflicts(conflicts)) => {
             let mut failure = Failure::new(409, "Conflict", conflicts.to_string());
             for conflict in &conflicts.0 {
@@ -150,8 +162,23 @@ pub fn apply(
 }
 
 /// The configuration of an apply to `scale`.
-pub fn read_scale(bytes: &[u8]) -> Result<Value> {
-    let decoded =
-        decode::yaml(bytes, None).map_err(|e| Failure::bad_request(format!("error decoding YAML: {e}")))?;
-    Ok(decoded.value)
+pub fn read_scale(bytes: &[u8], type_: &'static Type) -> Result<Value> {
+    let wrong = |why: String| Failure::new(500, "", format!("failed to create typed patch object: {why}"));
+    let mut decoded = decode::yaml(bytes, Some(type_)).map_err(|e| match e {
+        decode::DecodeError::Syntax(_) => Failure::bad_request(format!("error decoding YAML: {e}")),
+        decode::DecodeError::Type(_) => wrong(e.to_string()),
+    })?;
+    let Some(map) = decoded.value.as_object_mut() else {
+        return Err(Failure::bad_request("error decoding YAML: the configuration is not an object"));
+    };
+    write::check_type(map, "autoscaling/v1", "Scale")?;
+    // The type takes a zero for nothing.
+    let written = decode::yaml(bytes, None).ok();
+    if let Some(0) = written.and_then(|written| written.value.pointer("/spec/replicas")?.as_i64()) {
+        decoded.value["spec"]["replicas"] = 0.into();
+    }
+    match decoded.warnings.first() {
+        Some(warning) => Err(wrong(warning.clone())),
+        None => Ok(decoded.value),
+    }
 }

@@ -72,19 +72,33 @@ async fn change(
     options: &WriteOptions,
 ) -> Result<Written> {
     let mut warnings = Vec::new();
-    let row = resource.clone();
+    let (row, target) = (resource.clone(), call.target.clone());
     let result = update::change(call, resource, part, options, |current| {
         // The rest of the object is put back afterwards; a patch that does not look at it needs no copy of it.
         let seen = (part == Part::Status && row.has_status() && is_about_status(patch, kind))
             .then(|| status_and_metadata(current));
-        let patched = patched(seen.as_ref().unwrap_or(current), patch, kind, &row.schema)?;
-        let (object, notes) = conformed(&row, patched)?;
+        let mut patched = patched(seen.as_ref().unwrap_or(current), patch, kind, &row.schema)?;
+        // Strategic merge patches are of a type that is known; what they say of it is not heard.
+        if let (PatchType::Strategic, Some(map)) = (kind, patched.as_object_mut()) {
+            map.remove("apiVersion");
+            map.remove("kind");
+        }
+        // An empty list disowns; the type has no such.
+        if let Some(owners) = patched.pointer_mut("/metadata/managedFields")
+            && !row.schema.is_custom()
+            && owners.as_array().is_some_and(Vec::is_empty)
+        {
+            *owners = serde_json::json!([{}]);
+        }
+        let (mut object, notes) = conformed(&row, patched)?;
         if !notes.is_empty() && options.validation == FieldValidation::Strict {
             let shown = patch.to_string();
             let error = FieldError::invalid("patch", &shown.into(), codec::strict_text(&notes));
             return Err(Failure::invalid("", "", "", &[error]));
         }
         warnings = notes;
+        write::check_named_place(&row, &mut object, &target.namespace, &target.name)?;
+        check_uid(&row, &object, current)?;
         Ok(Proposal { object, owned: false })
     })
     .await?;
@@ -103,6 +117,18 @@ fn status_and_metadata(object: &Value) -> Value {
     let parts = ["apiVersion", "kind", "metadata", "status"];
     let parts = parts.into_iter().filter_map(|part| Some((part.to_owned(), object.get(part)?.clone())));
     Value::Object(parts.collect())
+}
+
+/// A uid cannot change. Who speaks of an earlier version speaks of another object, and is told so by its version.
+fn check_uid(resource: &Resource, object: &Value, current: &Value) -> Result<()> {
+    let uid = |object: &Value| object.pointer("/metadata/uid").cloned().unwrap_or_default();
+    let version = |object: &Value| write::text(object, "/metadata/resourceVersion").to_owned();
+    let is_stale = !version(object).is_empty() && version(object) != version(current);
+    if uid(object).is_null() || uid(object) == uid(current) || is_stale {
+        return Ok(());
+    }
+    let error = FieldError::invalid("metadata.uid", &uid(object), "field is immutable");
+    Err(resource.invalid(write::name_of(current), &[error]))
 }
 
 /// Applies one of the three classic patches.
@@ -124,20 +150,31 @@ pub fn failure(error: PatchError) -> Failure {
             format!("the server rejected our request due to an error in our request: {text}"),
         ),
         PatchError::TooLarge(text) => Failure::new(413, "RequestEntityTooLarge", text),
-        PatchError::Contradiction(text) => Failure::internal(text),
+        PatchError::Contradiction(text) => Failure::new(500, "", text),
     }
 }
 
 /// Brings a patched object into the canonical form of its kind; says what strict validation would refuse.
 pub fn conformed(resource: &Resource, mut object: Value) -> Result<(Value, Vec<String>)> {
-    write::check_kind(resource, &mut object)?;
     match &resource.schema {
         Schema::BuiltIn(row) => {
+            write::check_kind(resource, &mut object)
+                .map_err(|failure| Failure::new(422, "Invalid", failure.message().to_owned()))?;
             let decoded = tombolo_k8s::decode::value(object, row.type_())
                 .map_err(|e| Failure::new(422, "Invalid", e.to_string()))?;
             Ok((decoded.value, decoded.warnings))
         }
         Schema::Custom(custom) => {
+            let own = [("apiVersion", resource.api_version()), ("kind", resource.kind.clone())];
+            if let Some((field, _)) = own.iter().find(|(field, own)| object[*field] != own.as_str()) {
+                let error = FieldError::invalid(
+                    *field,
+                    &object[*field],
+                    format!("must be that of {}", resource.kind),
+                );
+                return Err(resource.invalid(write::name_of(&object), &[error]));
+            }
+            custom.coerce(&mut object).map_err(|why| Failure::new(422, "Invalid", why))?;
             let notes = custom.prune(&mut object);
             Ok((object, notes))
         }
@@ -159,6 +196,7 @@ async fn apply(
         let row = resource.clone();
         let result = update::change(call, resource, part, options, |current| {
             let object = ownership::apply(&row, Some(current), &applied, part, options)?;
+            check_uid(&row, &applied, current)?;
             Ok(Proposal { object, owned: true })
         })
         .await;

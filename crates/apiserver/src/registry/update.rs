@@ -59,7 +59,7 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
     let options = WriteOptions::parse(&call.query, call.user_agent(), "UpdateOptions", false)?;
     let mut object = codec::read_object(call, resource, body, options.validation).await?;
     let target = call.target.clone();
-    write::check_place(resource, &mut object, &target.namespace, &target.name)?;
+    write::check_named_place(resource, &mut object, &target.namespace, &target.name)?;
     let part = Part::of(&target.subresource);
     if part == Part::Main && resource.rules.create_on_update {
         let key = resource.key(&target.namespace, &target.name);
@@ -122,13 +122,22 @@ async fn change_admitted(
         let old = resource.decode(&stored.value, stored.revision).map_err(Failure::internal)?;
         let Proposal { object: mut new, owned } = propose(&old)?;
         check_version(resource, &name, &old, &new, stored.revision, part)?;
+        // Who applies says himself who owns what, also when nobody does.
+        let disowned = owned && !metadata(&mut new).contains_key("managedFields");
         keep_system_metadata(&mut new, &old);
+        if disowned {
+            metadata(&mut new).remove("managedFields");
+        }
         match part {
             Part::Main => keep_status(resource, &mut new, &old),
             Part::Status => keep_all_but_status(resource, &mut new, &old),
             Part::Other(_) => {}
         }
         resource.schema.default(&mut new);
+        kinds::convert(resource, &mut new, Some(&old));
+        if !owned {
+            ownership::track_update(call, resource, &old, &mut new, part, options);
+        }
         kinds::prepare_update(call, resource, part, &mut new, &old).await?;
         if admitted {
             let operation = Operation::Update(part);
@@ -140,13 +149,13 @@ async fn change_admitted(
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
             metadata(&mut new).insert("generation".into(), (generation + 1).into());
         }
-        if !owned {
-            ownership::track_update(call, resource, &old, &mut new, part, options);
-        }
         let rule_time = call.app.config.rule_time;
         let errors = resource.schema.validate(resource, &new, Some((&old, part)), rule_time).await?;
         if !errors.is_empty() {
             return Err(resource.invalid(&name, &errors));
+        }
+        if admitted {
+            admission::judge(call, resource, Operation::Update(part), &new, Some(&old)).await?;
         }
         kinds::allocate(call, resource, &mut new, Some(&old), options.dry_run).await?;
         if same(&new, &old) {
@@ -205,12 +214,11 @@ fn check_version(
             Ok(version) if version == revision => {}
             Ok(_) => return Err(resource.modified(name)),
             Err(_) => {
-                let error = FieldError::invalid(
-                    "metadata.resourceVersion",
-                    &given.into(),
-                    "must be a decimal integer",
-                );
-                return Err(resource.invalid(name, &[error]));
+                return Err(Failure::new(
+                    500,
+                    "",
+                    format!("strconv.ParseUint: parsing {given:?}: invalid syntax"),
+                ));
             }
         },
     }
@@ -218,6 +226,12 @@ fn check_version(
     if !uid.is_empty() && uid != old_uid {
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}");
         return Err(resource.conflict(name, why));
+    }
+    let deleted = |object: &Value| object.pointer("/metadata/deletionTimestamp").cloned().unwrap_or_default();
+    let (deletion, old_deletion) = (deleted(new), deleted(old));
+    if !deletion.is_null() && deletion != old_deletion {
+        let error = FieldError::invalid("metadata.deletionTimestamp", &deletion, "field is immutable");
+        return Err(resource.invalid(name, &[error]));
     }
     Ok(())
 }
@@ -236,7 +250,6 @@ fn keep_system_metadata(new: &mut Value, old: &Value) {
         "resourceVersion",
         "name",
         "namespace",
-        "generateName",
     ] {
         match old_metadata.and_then(|m| m.get(key)) {
             Some(value) => {
@@ -284,12 +297,14 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     map.extend(status.map(|status| ("status".to_owned(), status)));
     *new = Value::Object(map);
     let Some(Value::Object(mut proposed)) = proposed else { return };
-    let keep: &[&str] = if resource.schema.is_custom() {
-        &["managedFields"]
-    } else if matches!(resource.group.as_str(), "apps" | "batch") {
-        &["managedFields", "annotations", "finalizers"]
-    } else {
+    let keep: &[&str] = if resource.is("", "pods") {
         &["managedFields", "annotations", "labels", "finalizers"]
+    } else if resource.schema.is_custom() {
+        &["managedFields"]
+    } else if resource.is("apps", "deployments") {
+        &["managedFields", "annotations", "finalizers", "ownerReferences"]
+    } else {
+        &["managedFields", "annotations", "labels", "finalizers", "ownerReferences"]
     };
     let metadata = metadata(new);
     for key in keep {
@@ -300,10 +315,14 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     }
 }
 
-/// Whether anything changed that the generation counts: all but metadata and status.
+/// Whether anything changed that the generation counts: all but metadata and status; of deployments also annotations.
 fn spec_changed(resource: &Shared, new: &Value, old: &Value) -> bool {
     let whole = resource.schema.is_custom() && !resource.has_status();
     let counts = |key: &str| !matches!(key, "metadata" | "apiVersion" | "kind") && (whole || key != "status");
+    let annotations = |object: &Value| object.pointer("/metadata/annotations").cloned();
+    if resource.is("apps", "deployments") && annotations(new) != annotations(old) {
+        return true;
+    }
     let (Some(new), Some(old)) = (new.as_object(), old.as_object()) else { return false };
     new.iter().filter(|(k, _)| counts(k)).any(|(k, v)| old.get(k) != Some(v))
         || old.keys().filter(|k| counts(k)).any(|k| !new.contains_key(k))

@@ -219,6 +219,15 @@ pub fn check_place(resource: &Resource, object: &mut Value, namespace: &str, nam
     Ok(())
 }
 
+/// The same for what must say itself what it is called.
+pub fn check_named_place(resource: &Resource, object: &mut Value, namespace: &str, name: &str) -> Result<()> {
+    if name_of(object).is_empty() {
+        let why = "was undeterminable: name must be provided";
+        return Err(Failure::bad_request(format!("the name of the object ({name} based on URL) {why}")));
+    }
+    check_place(resource, object, namespace, name)
+}
+
 /// Writes an object and its encoded form; a lost race is `None`.
 pub async fn put(
     call: &Call,

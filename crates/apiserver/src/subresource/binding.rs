@@ -23,6 +23,8 @@ pub async fn bind(call: &mut Call, resource: &Shared, body: Body) -> Result<Resp
     if call.target.resource == "bindings" {
         // The old place of bindings: the pod's name is in the body.
         call.target.name = write::name_of(&binding).to_owned();
+    } else if write::name_of(&binding) != call.target.name {
+        return Err(Failure::bad_request("name in URL does not match name in Binding object"));
     }
     let node = write::text(&binding, "/target/name").to_owned();
     let name = call.target.name.clone();
@@ -103,6 +105,9 @@ pub async fn evict(call: &mut Call, pods: &Shared, body: Body) -> Result<Respons
     let mut delete_options = DeleteOptions::parse(&eviction["deleteOptions"], &call.query)?;
     delete_options.dry_run |= options.dry_run;
     let (namespace, name) = (call.target.namespace.clone(), call.target.name.clone());
+    if write::name_of(&eviction) != name {
+        return Err(Failure::bad_request("name in URL does not match name in Eviction object"));
+    }
     let key = pods.key(&namespace, &name);
     let Some(record) = call.app.get(&key).await? else { return Err(pods.not_found(&name)) };
     let pod = pods.decode(&record.value, record.revision).map_err(Failure::internal)?;

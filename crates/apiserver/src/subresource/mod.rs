@@ -21,6 +21,9 @@ pub async fn dispatch(call: &mut Call, resource: &Shared, body: Body) -> Result<
     let verb = call.target.verb;
     // The tables know no OPTIONS; what is only passed on may ask it.
     let passed_on = name == "proxy" && verb == "options";
+    if name != "proxy" && !call.target.rest.is_empty() {
+        return Err(Failure::no_such_path());
+    }
     if !passed_on && !row.verbs.contains(&verb) {
         return Err(Failure::method_not_allowed(&resource.group, &resource.plural, verb));
     }

@@ -2,7 +2,7 @@
 
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
-use tombolo_k8s::schema;
+use tombolo_k8s::{decode, schema};
 
 use crate::http::body::Body;
 use crate::http::status::{Failure, Result, json_response};
@@ -10,7 +10,7 @@ use crate::registry::patch::{PatchType, failure};
 use crate::registry::resource::Shared;
 use crate::registry::schema::Schema;
 use crate::registry::update::{self, Part, Proposal};
-use crate::registry::write::{self, WriteOptions};
+use crate::registry::write::{self, FieldValidation, WriteOptions};
 use crate::registry::{codec, ownership};
 use crate::server::Call;
 
@@ -52,42 +52,58 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
             codec::read_typed(call, body, type_, "autoscaling/v1", "Scale", options.validation).await?;
         (options, Change::Replace(scale))
     } else {
-        let kind = PatchType::of(codec::content_type(call), false)?;
+        let kind = PatchType::of(codec::content_type(call), resource.schema.is_custom())?;
         let options =
             WriteOptions::parse(&call.query, call.user_agent(), "PatchOptions", kind == PatchType::Apply)?;
         let bytes = codec::read_bytes(body).await?;
-        let patch: Value = if kind == PatchType::Apply {
-            ownership::read_scale(&bytes)?
+        let change = if kind == PatchType::Apply {
+            Change::Apply(ownership::read_scale(&bytes, type_)?)
         } else {
-            serde_json::from_slice(&bytes)
-                .map_err(|e| Failure::bad_request(format!("error decoding patch: {e}")))?
+            let patch = serde_json::from_slice(&bytes)
+                .map_err(|e| Failure::bad_request(format!("error decoding patch: {e}")))?;
+            Change::Patch(kind, patch)
         };
-        (options, Change::Patch(kind, patch))
+        (options, change)
     };
+    let namespace = call.target.namespace.clone();
     let written = update::change(call, resource, Part::Other("scale"), &options, |current| {
         let before = view(&places, current);
         let scale = match &change {
             Change::Replace(scale) => scale.clone(),
-            Change::Patch(PatchType::Json, patch) => {
-                tombolo_k8s::patch::json(&before, patch).map_err(failure)?
+            Change::Patch(kind, patch) => {
+                let patched = match kind {
+                    PatchType::Json => tombolo_k8s::patch::json(&before, patch),
+                    PatchType::Strategic => tombolo_k8s::patch::strategic(&before, patch, type_),
+                    _ => tombolo_k8s::patch::merge(&before, patch),
+                };
+                let decoded = decode::value(patched.map_err(failure)?, type_)
+                    .map_err(|e| Failure::new(422, "Invalid", e.to_string()))?;
+                if options.validation == FieldValidation::Strict && !decoded.warnings.is_empty() {
+                    return Err(Failure::new(422, "Invalid", codec::strict_text(&decoded.warnings)));
+                }
+                decoded.value
             }
-            Change::Patch(_, patch) => tombolo_k8s::patch::merge(&before, patch).map_err(failure)?,
+            Change::Apply(scale) => {
+                check(resource, scale, current, (&namespace, &name))?;
+                let mut applied = json!({"apiVersion": resource.api_version(), "kind": resource.kind,
+                    "metadata": {"name": name}});
+                if let Some(replicas) = scale.pointer("/spec/replicas") {
+                    check_replicas(replicas, &name)?;
+                    set(&mut applied, &places.spec, replicas.clone());
+                }
+                let part = Part::Other("scale");
+                let object = ownership::apply(resource, Some(current), &applied, part, &options)?;
+                return Ok(Proposal { object, owned: true });
+            }
         };
-        let version = write::text(&scale, "/metadata/resourceVersion");
-        if !version.is_empty() && version != write::text(current, "/metadata/resourceVersion") {
-            return Err(resource.modified(&name));
+        if write::name_of(&scale).is_empty() {
+            return Err(misnamed("", &name));
         }
-        let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
-        if !(0..=i64::from(i32::MAX)).contains(&replicas) {
-            let error = tombolo_k8s::field::FieldError::invalid(
-                "spec.replicas",
-                &replicas.into(),
-                "must be greater than or equal to 0",
-            );
-            return Err(Failure::invalid("autoscaling", "Scale", &name, &[error]));
-        }
+        check(resource, &scale, current, (&namespace, &name))?;
+        let replicas = scale.pointer("/spec/replicas").cloned().unwrap_or_else(|| 0.into());
+        check_replicas(&replicas, &name)?;
         let mut object = current.clone();
-        set(&mut object, &places.spec, replicas.into());
+        set(&mut object, &places.spec, replicas);
         Ok(Proposal { object, owned: false })
     })
     .await?;
@@ -98,6 +114,41 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
 enum Change {
     Replace(Value),
     Patch(PatchType, Value),
+    Apply(Value),
+}
+
+/// A scale that says where it belongs, or which version of what it is made from, must be right.
+fn check(resource: &Shared, scale: &Value, current: &Value, (namespace, name): (&str, &str)) -> Result<()> {
+    let given = |field: &str| write::text(scale, field);
+    if !["", name].contains(&given("/metadata/name")) {
+        return Err(misnamed(given("/metadata/name"), name));
+    }
+    if !["", namespace].contains(&given("/metadata/namespace")) {
+        return Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    for field in ["/metadata/resourceVersion", "/metadata/uid"] {
+        if !["", write::text(current, field)].contains(&given(field)) {
+            return Err(resource.modified(name));
+        }
+    }
+    Ok(())
+}
+
+fn misnamed(given: &str, name: &str) -> Failure {
+    Failure::bad_request(format!(
+        "the name of the object ({given}) does not match the name on the URL ({name})"
+    ))
+}
+
+fn check_replicas(replicas: &Value, name: &str) -> Result<()> {
+    if replicas.as_i64().is_some_and(|n| (0..=i64::from(i32::MAX)).contains(&n)) {
+        return Ok(());
+    }
+    let detail = "must be greater than or equal to 0";
+    let error = tombolo_k8s::field::FieldError::invalid("spec.replicas", replicas, detail);
+    Err(Failure::invalid("autoscaling", "Scale", name, &[error]))
 }
 
 fn view(places: &Places, object: &Value) -> Value {

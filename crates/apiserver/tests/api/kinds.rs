@@ -49,7 +49,7 @@ async fn a_binding_sets_the_node_once() {
 async fn a_bound_pod_is_deleted_in_two_steps() {
     let client = with_account().await;
     client.post(PODS, pod("a")).await.expect(201);
-    let binding = json!({"target": {"kind": "Node", "name": "n1"}});
+    let binding = json!({"metadata": {"name": "a"}, "target": {"kind": "Node", "name": "n1"}});
     client.post(&format!("{PODS}/a/binding"), binding).await.expect(201);
     let marked = client.delete(&format!("{PODS}/a")).await.expect(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
@@ -169,7 +169,43 @@ async fn replicas_are_scaled_through_scale() {
     let mut wanted = scale.clone();
     wanted["spec"]["replicas"] = 3.into();
     client.put(path, wanted.clone()).await.expect(200);
-    client.put(path, wanted).await.expect(409);
+    client.put(path, wanted.clone()).await.expect(409);
+
+    wanted["metadata"] = json!({"name": "d"});
+    wanted["spec"]["replicas"] = 0.into();
+    let forced = format!("{path}?force=true");
+    let none = client.apply(&forced, "scaler", wanted.clone()).await.expect(200);
+    assert_eq!(none["spec"]["replicas"].as_i64().unwrap_or(0), 0);
+    let kept = client.get("/apis/apps/v1/namespaces/default/deployments/d").await.expect(200);
+    assert_eq!(kept["spec"]["replicas"], 0);
+    for wrong in [
+        json!({"name": "d", "resourceVersion": scale["metadata"]["resourceVersion"]}),
+        json!({"name": "d", "uid": "another"}),
+    ] {
+        wanted["metadata"] = wrong;
+        client.apply(&forced, "scaler", wanted.clone()).await.expect(409);
+    }
+    wanted["metadata"] = json!({"name": "e"});
+    client.apply(&forced, "scaler", wanted).await.expect(400);
+}
+
+#[tokio::test]
+async fn an_annotation_written_with_the_status_leaves_the_generation_of_a_deployment_alone() {
+    let client = Client::new().await;
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    let deployment = json!({"metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"app": "d"}},
+        "template": {"metadata": {"labels": {"app": "d"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}},
+    }});
+    client.post(path, deployment).await.expect(201);
+    let annotated = |value: &str| json!({"metadata": {"annotations": {"a": value}}});
+    let noted = client.merge(&format!("{path}/d/status"), annotated("1")).await.expect(200);
+    assert_eq!(
+        (&noted["metadata"]["annotations"]["a"], &noted["metadata"]["generation"]),
+        (&json!("1"), &json!(1))
+    );
+    let changed = client.merge(&format!("{path}/d"), annotated("2")).await.expect(200);
+    assert_eq!(changed["metadata"]["generation"], 2);
 }
 
 #[tokio::test]
@@ -185,6 +221,33 @@ async fn a_limit_range_fills_in_and_bounds() {
     assert!(
         refused["message"].as_str().unwrap().contains("maximum cpu usage per Container is 1, but limit is 2")
     );
+}
+
+#[tokio::test]
+async fn a_limit_range_bounds_claims_when_they_are_made_and_changed() {
+    let client = Client::new().await;
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    let claim = |name: &str, size: &str| json!({"metadata": {"name": name}, "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}}});
+    client.post(claims, claim("before", "1Gi")).await.expect(201);
+    client.post(claims, claim("leaving", "1Gi")).await.expect(201);
+    client.delete(&format!("{claims}/leaving")).await.expect(200);
+    let limit =
+        json!({"type": "PersistentVolumeClaim", "min": {"storage": "2Gi"}, "max": {"storage": "4Gi"}});
+    let range = json!({"metadata": {"name": "r"}, "spec": {"limits": [limit]}});
+    client.post("/api/v1/namespaces/default/limitranges", range).await.expect(201);
+    let refused = client.post(claims, claim("large", "5Gi")).await.expect(403);
+    assert_eq!(
+        refused["message"],
+        "persistentvolumeclaims \"large\" is forbidden: maximum storage usage per PersistentVolumeClaim is 4Gi, but request is 5Gi"
+    );
+    client.post(claims, claim("right", "3Gi")).await.expect(201);
+    let labels = json!({"metadata": {"labels": {"a": "b"}}});
+    let refused = client.merge(&format!("{claims}/before"), labels).await.expect(403);
+    assert!(refused["message"].as_str().unwrap().ends_with("is 2Gi, but request is 1Gi"), "{refused}");
+    let status = json!({"status": {"phase": "Lost"}});
+    client.merge(&format!("{claims}/before/status"), status).await.expect(200);
+    let released = json!({"metadata": {"finalizers": null}});
+    client.merge(&format!("{claims}/leaving"), released).await.expect(200);
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::crd::{self, Additional, Topology};
+use crate::crd::{self, Additional, Kind, Topology};
 use crate::schema::{Field, ListType, OBJECT_META, Shape, Type, type_named};
 
 /// Where in a schema a walk is. Cheap to copy.
@@ -120,40 +120,78 @@ impl<'a> Schema<'a> {
         }
     }
 
+    /// The same whoever owns them: a map that is owned as a whole has declared members too.
+    pub(super) fn declared(self) -> Option<Members<'a>> {
+        match self {
+            Schema::Type(kind) => Some(Members::Struct(kind)),
+            Schema::Field(field) => Schema::Shape(&field.shape).declared(),
+            Schema::Shape(shape @ Shape::Object(_)) => shape.object().map(Members::Struct),
+            Schema::Structural(schema, keeps) => Some(Members::Structural(schema, keeps)),
+            other => other.members(),
+        }
+    }
+
+    /// What the items of a list here are.
+    pub(super) fn item(self) -> Self {
+        match self {
+            Schema::Field(field) => Schema::Shape(&field.shape).item(),
+            Schema::Shape(Shape::List(inner)) => Schema::Shape(inner),
+            Schema::Structural(schema, keeps) => match &schema.items {
+                Some(items) => Schema::Structural(items, keeps || items.preserve_unknown),
+                None => Schema::Deduced,
+            },
+            _ => Schema::Deduced,
+        }
+    }
+
     /// Whether the value's type is one the schema declares here; used for configurations only.
     pub(super) fn accepts(self, value: &Value) -> bool {
-        let shape = match self {
-            Schema::Field(field) => &field.shape,
-            Schema::Shape(shape) => shape,
-            _ => return true,
-        };
-        match (shape, value) {
+        match (self.expected(), value) {
             (_, Value::Null) => true,
-            (Shape::Bool, v) => v.is_boolean(),
-            (Shape::Int32 | Shape::Int64 | Shape::Float64, v) => v.is_number(),
-            (Shape::String | Shape::Bytes, v) => v.is_string(),
-            (Shape::List(_), v) => v.is_array(),
-            (Shape::Object(_) | Shape::Map(_), v) => v.is_object(),
+            (BOOLEAN, v) => v.is_boolean(),
+            (NUMERIC, v) => v.is_number(),
+            (STRING, v) => v.is_string(),
+            (LIST, v) => v.is_array(),
+            (MAP, v) => v.is_object(),
             _ => true,
         }
     }
 
     /// What a value of this type is called in a type error.
     pub(super) fn expected(self) -> &'static str {
-        let shape = match self {
-            Schema::Field(field) => &field.shape,
-            Schema::Shape(shape) => shape,
-            _ => return "value",
-        };
-        match shape {
-            Shape::Bool => "boolean",
-            Shape::Int32 | Shape::Int64 | Shape::Float64 => "numeric (int or float)",
-            Shape::String | Shape::Bytes => "string",
-            Shape::List(_) => "list",
-            _ => "map",
+        match self {
+            Schema::Type(_) => MAP,
+            Schema::Field(field) => Schema::Shape(&field.shape).expected(),
+            Schema::Shape(shape) => match shape {
+                Shape::Bool => BOOLEAN,
+                Shape::Int32 | Shape::Int64 | Shape::Float64 => NUMERIC,
+                Shape::String | Shape::Bytes => STRING,
+                Shape::List(_) => LIST,
+                Shape::Object(_) | Shape::Map(_) => MAP,
+                _ => "value",
+            },
+            Schema::Structural(schema, _) => match schema.kind {
+                Some(Kind::Boolean) => BOOLEAN,
+                Some(Kind::Integer | Kind::Number) => NUMERIC,
+                // Upstream knows other formats by no type.
+                Some(Kind::String) if schema.checks.format.as_deref().is_none_or(|f| f == "byte") => STRING,
+                Some(Kind::String) => "value",
+                Some(Kind::Array) => LIST,
+                Some(Kind::Object) => MAP,
+                None => "value",
+            },
+            _ => "value",
         }
     }
 }
+
+static TEXT: Shape = Shape::String;
+
+const BOOLEAN: &str = "boolean";
+const NUMERIC: &str = "numeric (int or float)";
+const STRING: &str = "string";
+const LIST: &str = "list";
+const MAP: &str = "map";
 
 impl<'a> Members<'a> {
     /// The schema of a member, and whether the schema names it; `None` where it may not exist.
@@ -162,7 +200,7 @@ impl<'a> Members<'a> {
             Members::Struct(kind) => kind.field(name).map(|field| (Schema::Field(field), true)),
             Members::Uniform(schema) => Some((schema, false)),
             Members::Root(schema) => match name {
-                "apiVersion" | "kind" => Some((Schema::Atomic, true)),
+                "apiVersion" | "kind" => Some((Schema::Shape(&TEXT), true)),
                 "metadata" => Some((type_named(OBJECT_META).map_or(Schema::Deduced, Schema::Type), true)),
                 _ => Members::Structural(schema, schema.preserve_unknown).get(name),
             },
@@ -196,8 +234,13 @@ impl<'a> Members<'a> {
     fn default(self, name: &str) -> Option<Value> {
         match self {
             Members::Struct(kind) => {
-                let text = kind.field(name)?.default;
-                if text.is_empty() { None } else { serde_json::from_str(text).ok() }
+                let field = kind.field(name)?;
+                match (field.default, &field.shape) {
+                    ("", Shape::String) if field.required => Some("".into()),
+                    ("", Shape::Int32 | Shape::Int64) if field.required => Some(0.into()),
+                    ("", _) => None,
+                    (text, _) => serde_json::from_str(text).ok(),
+                }
             }
             Members::Structural(schema, _) | Members::Root(schema) => {
                 schema.properties.get(name)?.default.clone()

@@ -116,7 +116,16 @@ pub(super) fn check(value: &Value, schema: Schema<'_>, path: &str, out: &mut Vec
         out.push(format!("{path}: expected {}, got {got}", schema.expected()));
         return;
     }
-    match schema.form(value) {
+    let form = match schema.form(value) {
+        Form::Leaf => schema.declared().map_or(Form::Leaf, Form::Map),
+        form => form,
+    };
+    match form {
+        Form::Leaf | Form::Map(_) if value.is_array() => {
+            for (i, item) in value.as_array().into_iter().flatten().enumerate() {
+                check(item, schema.item(), &format!("{path}[{i}]"), out);
+            }
+        }
         Form::Leaf => {}
         Form::Map(members) => {
             for (name, value) in value.as_object().into_iter().flatten() {
@@ -144,7 +153,7 @@ pub(super) fn check(value: &Value, schema: Schema<'_>, path: &str, out: &mut Vec
                         if !seen.insert(element) {
                             out.push(format!("{path}: duplicate entries for key {shown}"));
                         }
-                        check(item, item_schema(&form), &format!("{path}{shown}"), out);
+                        check(item, schema.item(), &format!("{path}{shown}"), out);
                     }
                 }
             }

@@ -207,6 +207,7 @@ fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
     let number = data.as_f64().unwrap_or_default();
     let fits = match (schema.kind, checks.format.as_deref()) {
         (Some(Kind::Integer), Some("int32")) => data.as_i64().is_none_or(|n| i32::try_from(n).is_ok()),
+        (Some(Kind::Integer), Some("int64")) => data.is_i64(),
         (Some(Kind::Integer), _) => data.is_i64() || number.fract() == 0.0,
         _ => true,
     };

@@ -22,6 +22,11 @@ impl Custom {
         Ok(Self { schema, rules })
     }
 
+    /// Brings numbers, and metadata also of embedded resources, into canonical form; says what cannot be.
+    pub fn coerce(&self, object: &mut Value) -> Result<(), String> {
+        prune::coerce(object, &self.schema)
+    }
+
     /// Removes unknown fields; returns their paths for `fieldValidation`.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         prune::prune(object, &self.schema)
@@ -42,7 +47,14 @@ impl Custom {
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = check::check(object, &self.schema);
         if let Some(old) = old {
-            errors.retain(|e| !unchanged(&e.path, object, old));
+            errors.retain(|e| {
+                // One item too many is a problem of its list.
+                let path = match e.kind {
+                    ErrorKind::Duplicate => e.path.rsplit_once('[').map_or(e.path.as_str(), |(list, _)| list),
+                    _ => &e.path,
+                };
+                !unchanged(path, object, old)
+            });
         }
         let Some(rules) = &self.rules else { return errors };
         let blocking = [

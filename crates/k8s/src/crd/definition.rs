@@ -1,5 +1,7 @@
 //! The CustomResourceDefinition object itself: defaults, what is refused, and its conditions.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::open_api;
@@ -165,12 +167,11 @@ fn check_spec(e: &mut Errors, spec: &At<'_, '_>) {
             }
         }
     }
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     let mut duplicate = false;
     for version in versions.items() {
         let name = version.get("name");
-        duplicate |= seen.contains(&name.str());
-        seen.push(name.str());
+        duplicate |= !seen.insert(name.str());
         let complaints = names::dns1035_label(name.str());
         if !complaints.is_empty() {
             e.invalid(&name, complaints.join(","));

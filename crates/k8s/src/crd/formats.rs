@@ -12,18 +12,18 @@ use crate::names;
 pub(super) fn matches(format: &str, text: &str) -> Option<bool> {
     let format = format.replace('-', "");
     Some(match format.as_str() {
-        "ipv4" => text.parse::<Ipv4Addr>().is_ok(),
+        "ipv4" => ipv4(text),
         "ipv6" => text.contains(':') && text.parse::<Ipv6Addr>().is_ok(),
         "cidr" => cidr(text),
-        "mac" => pattern(&MAC, text),
+        "mac" => mac(text),
         "uuid" => uuid(text, None),
         "uuid3" => uuid(text, Some('3')),
         "uuid4" => uuid(text, Some('4')),
         "uuid5" => uuid(text, Some('5')),
-        "email" => pattern(&EMAIL, text),
+        "email" => email(text),
         "hostname" => hostname(text),
         "uri" => uri(text),
-        "byte" => base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
+        "byte" => !text.is_empty() && base64::engine::general_purpose::STANDARD.decode(text).is_ok(),
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
         "datetime" => datetime(text),
         "duration" => duration(text),
@@ -40,8 +40,7 @@ pub(super) fn matches(format: &str, text: &str) -> Option<bool> {
 
 type Lazy = LazyLock<Option<Regex>>;
 
-static MAC: Lazy = LazyLock::new(|| Regex::new("^([0-9a-fA-F]{2}[:-]){5,7}[0-9a-fA-F]{2}$").ok());
-static EMAIL: Lazy = LazyLock::new(|| Regex::new(r"^[^@\s]+@[^@\s]+$").ok());
+static EMAIL: Lazy = LazyLock::new(|| Regex::new(r#"^([^@\s"<>]+|"[^"]+")@[^@\s"<>]+$"#).ok());
 static HEX_COLOR: Lazy = LazyLock::new(|| Regex::new("^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$").ok());
 static RGB_COLOR: Lazy =
     LazyLock::new(|| Regex::new(r"^rgb\(\s*\d{1,3}\s*,\s*\d{1,3}\s*,\s*\d{1,3}\s*\)$").ok());
@@ -56,6 +55,33 @@ static WORDS: Lazy = LazyLock::new(|| {
 
 fn pattern(regex: &Lazy, text: &str) -> bool {
     regex.as_ref().is_some_and(|r| r.is_match(text))
+}
+
+/// Leading zeros do not matter.
+fn ipv4(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('.').collect();
+    let part = |part: &&str| part.bytes().all(|c| c.is_ascii_digit()) && part.parse::<u8>().is_ok();
+    parts.len() == 4 && parts.iter().all(part)
+}
+
+/// 6, 8 or 20 bytes: pairs of digits between colons or hyphens, or fours between dots.
+fn mac(text: &str) -> bool {
+    let groups = |mark: char, width: usize, counts: [usize; 3]| {
+        let parts: Vec<&str> = text.split(mark).collect();
+        let whole = |part: &&str| part.len() == width && part.bytes().all(|c| c.is_ascii_hexdigit());
+        counts.contains(&parts.len()) && parts.iter().all(whole)
+    };
+    groups(':', 2, [6, 8, 20]) || groups('-', 2, [6, 8, 20]) || groups('.', 4, [3, 4, 10])
+}
+
+/// An address, or one in angle brackets after a name.
+fn email(text: &str) -> bool {
+    let bracketed = text.split_once('<').and_then(|(_, rest)| rest.trim_end().strip_suffix('>'));
+    let address = bracketed.unwrap_or(text.trim());
+    pattern(&EMAIL, address)
+        && !address.starts_with('.')
+        && !address.contains(".@")
+        && !address.contains("..")
 }
 
 fn cidr(text: &str) -> bool {
@@ -75,16 +101,24 @@ fn uuid(text: &str, version: Option<char>) -> bool {
         })
 }
 
+/// One word, in which a hyphen may only stand second, or several between dots, the last of letters only.
 fn hostname(text: &str) -> bool {
-    let text = text.strip_suffix('.').unwrap_or(text);
-    let label = |l: &str| {
-        !l.is_empty()
-            && l.len() <= 63
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-            && l.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'-' || c == b'_')
+    let word = |c: char| c.is_alphanumeric();
+    let Some((front, last)) = text.rsplit_once('.') else {
+        let mut chars = text.chars();
+        let first = chars.next().is_some_and(word);
+        let rest = chars.as_str();
+        return first
+            && text.chars().count() <= 63
+            && rest.strip_prefix('-').unwrap_or(rest).chars().all(word);
     };
-    text.len() <= 253 && text.split('.').all(label)
+    let label = |label: &str| {
+        let ends = label.starts_with(word) && label.ends_with(word);
+        ends && label.chars().count() <= 63 && label.chars().all(|c| word(c) || c == '-')
+    };
+    (2..=63).contains(&last.chars().count())
+        && last.chars().all(char::is_alphabetic)
+        && front.split('.').all(label)
 }
 
 /// A request URI: absolute, or an absolute path.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::schema::{Additional, Schema};
+use crate::decode;
 use crate::schema::{OBJECT_META, Shape, Type, type_named};
 
 const META: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -24,6 +25,12 @@ pub fn prune(object: &mut Value, schema: &Schema) -> Vec<String> {
 fn prune_metadata(metadata: &mut Value, path: &str, unknown: &mut Vec<String>) {
     if let Some(kind) = type_named(OBJECT_META) {
         prune_type(metadata, kind, path, unknown);
+    }
+}
+
+fn prune_embedded(map: &mut Map<String, Value>, schema: &Schema, path: &str, unknown: &mut Vec<String>) {
+    if let Some(metadata) = map.get_mut("metadata").filter(|_| schema.embedded) {
+        prune_metadata(metadata, &format!("{path}.metadata"), unknown);
     }
 }
 
@@ -75,11 +82,7 @@ fn members(
 fn node(value: &mut Value, schema: Option<&Schema>, path: &str, unknown: &mut Vec<String>) {
     match (value, schema) {
         (Value::Object(map), Some(schema)) => {
-            if schema.embedded
-                && let Some(metadata) = map.get_mut("metadata")
-            {
-                prune_metadata(metadata, &format!("{path}.metadata"), unknown);
-            }
+            prune_embedded(map, schema, path, unknown);
             members(map, schema, schema.preserve_unknown, schema.embedded, path, unknown);
         }
         (Value::Object(map), None) => {
@@ -89,7 +92,9 @@ fn node(value: &mut Value, schema: Option<&Schema>, path: &str, unknown: &mut Ve
         (Value::Array(list), Some(schema)) if schema.preserve_unknown => {
             for (i, item) in list.iter_mut().enumerate() {
                 if let (Value::Object(map), Some(items)) = (item, &schema.items) {
-                    members(map, items, true, items.embedded, &format!("{path}[{i}]"), unknown);
+                    let path = format!("{path}[{i}]");
+                    prune_embedded(map, items, &path, unknown);
+                    members(map, items, true, items.embedded, &path, unknown);
                 }
             }
         }
@@ -100,6 +105,86 @@ fn node(value: &mut Value, schema: Option<&Schema>, path: &str, unknown: &mut Ve
             }
         }
         _ => {}
+    }
+}
+
+/// Brings a resource's numbers, and what it and those embedded in it say of themselves, into canonical form. Says what cannot
+/// be, and where.
+pub fn coerce(object: &mut Value, schema: &Schema) -> Result<(), String> {
+    if let Value::Object(map) = object {
+        map.iter_mut().filter(|(name, _)| *name != "metadata").for_each(|(_, value)| decode::integers(value));
+        coerce_resource(map, "")?;
+    }
+    coerce_embedded(object, schema, "")
+}
+
+fn coerce_embedded(value: &mut Value, schema: &Schema, path: &str) -> Result<(), String> {
+    if !schema.has_embedded {
+        return Ok(());
+    }
+    match value {
+        Value::Object(map) => {
+            if schema.embedded {
+                coerce_resource(map, path)?;
+            }
+            for (name, member) in map {
+                if let Some(inner) = schema.member(name) {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    coerce_embedded(member, inner, &path)?;
+                }
+            }
+        }
+        Value::Array(list) => {
+            if let Some(items) = &schema.items {
+                for (i, item) in list.iter_mut().enumerate() {
+                    coerce_embedded(item, items, &format!("{path}[{i}]"))?;
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn coerce_resource(map: &mut Map<String, Value>, path: &str) -> Result<(), String> {
+    let below = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    for name in ["apiVersion", "kind"] {
+        if let Some(other) = map.get(name).filter(|value| !value.is_string()) {
+            return Err(format!("{}: Invalid value: {other}: must be a string", below(name)));
+        }
+    }
+    match map.remove("metadata") {
+        None => Ok(()),
+        Some(Value::Null) => {
+            map.insert("metadata".into(), Value::Object(Map::new()));
+            Ok(())
+        }
+        Some(metadata) => {
+            let kind = type_named(OBJECT_META).expect("the tables hold ObjectMeta");
+            let mut decoded = decode::value(metadata.clone(), kind)
+                .map_err(|e| format!("{}: Invalid value: {metadata}: {e}", below("metadata")))?
+                .value;
+            put_back_unknown(&mut decoded, metadata, kind);
+            map.insert("metadata".into(), decoded);
+            Ok(())
+        }
+    }
+}
+
+/// Gives a decoded value the fields that decoding dropped because its type does not have them: pruning names and drops them.
+fn put_back_unknown(decoded: &mut Value, written: Value, kind: &'static Type) {
+    let (Value::Object(decoded), Value::Object(written)) = (decoded, written) else { return };
+    for (name, value) in written {
+        let Some(field) = kind.field(&name) else {
+            decoded.insert(name, value);
+            continue;
+        };
+        let Shape::List(inner) = &field.shape else { continue };
+        if let (Some(kind), Some(Value::Array(items)), Value::Array(written)) =
+            (inner.object(), decoded.get_mut(&name), value)
+        {
+            items.iter_mut().zip(written).for_each(|(item, written)| put_back_unknown(item, written, kind));
+        }
     }
 }
 

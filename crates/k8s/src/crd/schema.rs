@@ -79,6 +79,8 @@ pub struct Schema {
     pub has_rules: bool,
     /// This node or one below has a default.
     pub has_defaults: bool,
+    /// Here or below.
+    pub has_embedded: bool,
 }
 
 /// Constraints on the value itself.
@@ -186,6 +188,8 @@ impl Schema {
         };
         let has_rules = !rules.is_empty() || below().any(|s| s.has_rules);
         let has_defaults = default.is_some() || below().any(|s| s.has_defaults);
+        let embedded = flag("x-kubernetes-embedded-resource");
+        let has_embedded = embedded || below().any(|s| s.has_embedded);
         Ok(Self {
             kind: Kind::parse(text("type")),
             nullable: flag("nullable"),
@@ -193,7 +197,7 @@ impl Schema {
             additional,
             items,
             preserve_unknown: flag("x-kubernetes-preserve-unknown-fields"),
-            embedded: flag("x-kubernetes-embedded-resource"),
+            embedded,
             int_or_string: flag("x-kubernetes-int-or-string"),
             list,
             atomic_map: text("x-kubernetes-map-type") == "atomic",
@@ -201,6 +205,7 @@ impl Schema {
             rules,
             has_rules,
             has_defaults,
+            has_embedded,
             properties,
         })
     }

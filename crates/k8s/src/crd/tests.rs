@@ -117,6 +117,55 @@ fn unknown_fields_are_named_by_their_paths() {
 }
 
 #[test]
+fn unknown_fields_deep_in_metadata_are_named_after_it_was_brought_into_form() {
+    let embedded = json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "x-kubernetes-preserve-unknown-fields": true});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "one": embedded,
+        "many": {"type": "array", "x-kubernetes-preserve-unknown-fields": true, "items": embedded}}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let owner = json!({"apiVersion": "v1", "kind": "K", "name": "o", "uid": "u"});
+    let resource = |owner: &Value| json!({"apiVersion": "v1", "kind": "K", "metadata": {"name": "n", "ownerReferences": [owner]}});
+    let whole = |owner: &Value| {
+        let mut object = resource(owner);
+        object["spec"] = json!({"one": resource(owner), "many": [resource(owner)]});
+        object
+    };
+    let mut odd = owner.clone();
+    odd["bogus"] = json!(1);
+    let mut object = whole(&odd);
+    custom.coerce(&mut object).unwrap();
+    let expected = [
+        "metadata.ownerReferences[0].bogus",
+        "spec.many[0].metadata.ownerReferences[0].bogus",
+        "spec.one.metadata.ownerReferences[0].bogus",
+    ];
+    assert_eq!(custom.prune(&mut object), expected);
+    let mut plain = whole(&owner);
+    custom.coerce(&mut plain).unwrap();
+    assert_eq!(object, plain);
+}
+
+#[test]
+fn whole_floats_of_a_patch_are_integers() {
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "n": {"type": "integer", "format": "int64"}, "list": {"type": "array", "items": {"type": "integer"}},
+        "x": {"type": "number"}}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let mut object = json!({"apiVersion": "g/v1", "kind": "K", "spec": {"n": 2.0, "list": [-3.0], "x": 2.5}});
+    let text = object.to_string();
+    custom.coerce(&mut object).unwrap();
+    assert_eq!(object["spec"], json!({"n": 2, "list": [-3], "x": 2.5}));
+    assert_eq!(object, crate::decode::custom(text.as_bytes()).unwrap().value, "as a create is decoded");
+    assert_eq!(custom.validate(&object, None), []);
+    for other in [2.5, 1e16] {
+        object["spec"]["n"] = json!(other);
+        custom.coerce(&mut object).unwrap();
+        assert_ne!(custom.validate(&object, None), [], "{other}");
+    }
+}
+
+#[test]
 fn names_and_group_of_a_definition_do_not_change() {
     let mut old = golden()["definitions"][0]["object"].clone();
     default_definition(&mut old);

@@ -22,6 +22,26 @@ impl Untyped<'_> {
     }
 }
 
+/// The integer that upstream takes a float for: it writes `2.0` as `2`.
+fn whole(value: f64) -> Option<Number> {
+    // Beyond this not every whole number can be told from the next.
+    (value.fract() == 0.0 && value.abs() < 9e15).then(|| (value as i64).into())
+}
+
+/// Turns the whole floats of a value that is already parsed into integers, as decoding does.
+pub(crate) fn integers(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.is_f64() => {
+            if let Some(integer) = number.as_f64().and_then(whole) {
+                *number = integer;
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(integers),
+        Value::Object(map) => map.values_mut().for_each(integers),
+        _ => {}
+    }
+}
+
 impl<'de> DeserializeSeed<'de> for Untyped<'_> {
     type Value = Value;
     fn deserialize<D: Deserializer<'de>>(self, input: D) -> Result<Value, D::Error> {
@@ -49,7 +69,7 @@ impl<'de> Visitor<'de> for Untyped<'_> {
         Ok(value.into())
     }
     fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+        Ok(whole(value).or_else(|| Number::from_f64(value)).map_or(Value::Null, Value::Number))
     }
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
         Ok(Value::String(value.to_owned()))

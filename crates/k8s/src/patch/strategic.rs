@@ -3,6 +3,8 @@
 //! Directives: `$patch: replace|delete|merge`, `$retainKeys`, `$setElementOrder/<list>` and
 //! `$deleteFromPrimitiveList/<list>`.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::PatchError;
@@ -16,8 +18,11 @@ const SET_ORDER: &str = "$setElementOrder";
 
 /// Applies `patch` to `object`, an instance of `kind`.
 pub fn strategic(object: &Value, patch: &Value, kind: &'static Type) -> Result<Value, PatchError> {
-    let Some(patch) = patch.as_object() else {
-        return Err(PatchError::BadRequest("invalid JSON document".into()));
+    let nothing = Object::new();
+    let patch = match patch {
+        Value::Object(patch) => patch,
+        Value::Null => &nothing,
+        _ => return Err(PatchError::BadRequest("invalid JSON document".into())),
     };
     let original = object.as_object().cloned().unwrap_or_default();
     merge_map(original, patch, Cursor::Type(kind)).map(Value::Object)
@@ -101,6 +106,16 @@ fn merge_map(mut original: Object, patch: &Object, cursor: Cursor) -> Result<Obj
         }
         if key.starts_with(DELETE_FROM) {
             let name = list_name(key, DELETE_FROM)?;
+            let objects =
+                original.get(name).and_then(Value::as_array).is_some_and(|l| l.iter().any(Value::is_object));
+            // Items with a key are not primitive: they stay.
+            match objects.then(|| cursor.rules(name)).transpose()? {
+                Some(rules) if rules.key.is_empty() => {
+                    return Err(contradiction("cannot merge lists without merge key for struct".into()));
+                }
+                Some(_) => continue,
+                None => {}
+            }
             delete_from(&mut original, name, value);
             continue;
         }
@@ -143,7 +158,8 @@ fn retain_keys(original: &mut Object, patch: &Object) -> Result<(), PatchError> 
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let bad = || PatchError::BadRequest("invalid patch format of retainKeys".into());
     let keys = keys.as_array().ok_or_else(bad)?;
-    let listed = |name: &str| keys.iter().any(|k| k.as_str() == Some(name));
+    let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
+    let listed = |name: &str| keys.contains(name);
     for (key, value) in patch {
         let exempt = value.is_null()
             || key == RETAIN_KEYS
@@ -170,7 +186,10 @@ fn list_name<'a>(key: &'a str, prefix: &str) -> Result<&'a str, PatchError> {
 
 fn delete_from(original: &mut Object, name: &str, remove: &Value) {
     match (original.get_mut(name), remove) {
-        (Some(Value::Array(list)), Value::Array(remove)) => list.retain(|v| !remove.contains(v)),
+        (Some(Value::Array(list)), Value::Array(remove)) => {
+            let remove = Places::of(remove, "");
+            list.retain(|v| remove.find(v).is_none());
+        }
         (_, Value::Null) => {
             original.remove(name);
         }
@@ -219,15 +238,16 @@ fn merge_ordered(
 /// The places that elements only the server has are kept by. Upstream deletes in place, so an element that the patch
 /// adds takes the place of one that it deletes, as far as there are any.
 fn places(live: &[Value], patch: &[Value], key: &str) -> Vec<Value> {
-    let same = |a: &Value, b: &Value| a.get(key).is_some() && a.get(key) == b.get(key);
     if key.is_empty() {
         return live.to_vec();
     }
     let (gone, rest): (Vec<_>, Vec<_>) =
         patch.iter().partition(|p| p.get(DIRECTIVE).is_some_and(|d| d == "delete"));
-    let mut out: Vec<Value> = live.iter().filter(|l| !gone.iter().any(|g| same(g, l))).cloned().collect();
+    let gone = Places::of(gone, key);
+    let mut out: Vec<Value> = live.iter().filter(|l| gone.find(l).is_none()).cloned().collect();
     let free = live.len() - out.len();
-    let is_new = |p: &Value| p.get(DIRECTIVE).is_none() && !out.iter().any(|o| same(o, p));
+    let kept = Places::of(&out, key);
+    let is_new = |p: &Value| p.get(DIRECTIVE).is_none() && kept.find(p).is_none();
     let added: Vec<Value> = rest.into_iter().filter(|p| is_new(p)).take(free).cloned().collect();
     out.extend(added);
     out
@@ -268,11 +288,13 @@ fn merge_list(original: Vec<Value>, patch: &[Value], rules: &Rules) -> Result<Ve
     }
     if !maps {
         let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
+        let mut places = Places::of(&merged, "");
         for value in original.iter().chain(patch) {
             if value.is_array() {
                 return Err(PatchError::Unprocessable("lists of lists are not supported".into()));
             }
-            if !merged.contains(value) {
+            if places.find(value).is_none() {
+                places.note(value, merged.len());
                 merged.push(value.clone());
             }
         }
@@ -283,15 +305,18 @@ fn merge_list(original: Vec<Value>, patch: &[Value], rules: &Rules) -> Result<Ve
     }
     let (original, patch) = element_directives(original, patch, rules.key)?;
     let mut merged = original.clone();
+    let mut places = Places::of(&merged, rules.key);
     for item in &patch {
-        let wanted = identity(item, rules.key)?;
-        let position = merged.iter().position(|v| v.get(rules.key) == Some(wanted));
-        match (position, item) {
+        identity(item, rules.key)?;
+        match (places.find(item), item) {
             (Some(at), Value::Object(changes)) => {
                 let Value::Object(current) = std::mem::take(&mut merged[at]) else { continue };
                 merged[at] = Value::Object(merge_map(current, changes, rules.below)?);
             }
-            _ => merged.push((*item).clone()),
+            _ => {
+                places.note(item, merged.len());
+                merged.push((*item).clone());
+            }
         }
     }
     let patch: Vec<Value> = patch.into_iter().cloned().collect();
@@ -304,13 +329,13 @@ fn element_directives<'a>(
     patch: &'a [Value],
     key: &str,
 ) -> Result<(Vec<Value>, Vec<&'a Value>), PatchError> {
-    let (mut rest, mut replace) = (Vec::new(), false);
+    let (mut rest, mut gone, mut replace) = (Vec::new(), Vec::new(), false);
     for item in patch {
         match item.get(DIRECTIVE).map(|d| (d, d.as_str())) {
             None => rest.push(item),
             Some((_, Some("delete"))) => {
-                let wanted = identity(item, key)?;
-                original.retain(|v| v.get(key) != Some(wanted));
+                identity(item, key)?;
+                gone.push(item);
             }
             Some((_, Some("replace"))) => replace = true,
             Some((_, Some("merge"))) => {
@@ -321,6 +346,8 @@ fn element_directives<'a>(
             }
         }
     }
+    let gone = Places::of(gone, key);
+    original.retain(|item| gone.find(item).is_none());
     if replace { Ok((rest.into_iter().cloned().collect(), Vec::new())) } else { Ok((original, rest)) }
 }
 
@@ -336,17 +363,13 @@ fn arrange(
             identity(item, key)?;
         }
     }
-    let same = |a: &Value, b: &Value| match key {
-        "" => a == b,
-        _ => a.get(key) == b.get(key),
-    };
-    let place = |list: &[Value], item: &Value| list.iter().position(|v| same(v, item));
+    let (order, server_order) = (Places::of(order, key), Places::of(server_order, key));
     let (mut named, mut others): (Vec<_>, Vec<_>) =
-        merged.into_iter().map(|v| (place(order, &v), v)).partition(|(at, _)| at.is_some());
+        merged.into_iter().map(|v| (order.find(&v), v)).partition(|(at, _)| at.is_some());
     named.sort_by_key(|(at, _)| *at);
-    others.iter_mut().for_each(|(at, v)| *at = place(server_order, v));
+    others.iter_mut().for_each(|(at, v)| *at = server_order.find(v));
     others.sort_by_key(|(at, _)| *at);
-    let mut named = named.into_iter().map(|(_, v)| (place(server_order, &v), v)).peekable();
+    let mut named = named.into_iter().map(|(_, v)| (server_order.find(&v), v)).peekable();
     let mut out = Vec::with_capacity(named.len() + others.len());
     for (at, item) in others {
         while let Some((before, _)) = named.peek() {
@@ -359,6 +382,31 @@ fn arrange(
     }
     out.extend(named.map(|(_, v)| v));
     Ok(out)
+}
+
+/// Where the elements of a list are, by what tells them apart: the first of each. Lists may be long, and so may patches.
+struct Places<'k> {
+    key: &'k str,
+    by_identity: HashMap<String, usize>,
+}
+
+impl<'k> Places<'k> {
+    fn of<'a>(list: impl IntoIterator<Item = &'a Value>, key: &'k str) -> Self {
+        let mut places = Self { key, by_identity: HashMap::new() };
+        list.into_iter().enumerate().for_each(|(at, item)| places.note(item, at));
+        places
+    }
+
+    fn note(&mut self, item: &Value, at: usize) {
+        if let Ok(identity) = identity(item, self.key) {
+            self.by_identity.entry(identity.to_string()).or_insert(at);
+        }
+    }
+
+    fn find(&self, item: &Value) -> Option<usize> {
+        let identity = identity(item, self.key).ok()?;
+        self.by_identity.get(&identity.to_string()).copied()
+    }
 }
 
 fn identity<'a>(item: &'a Value, key: &str) -> Result<&'a Value, PatchError> {

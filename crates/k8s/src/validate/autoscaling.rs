@@ -180,3 +180,10 @@ fn scaling_rules(e: &mut Errors, rules: &At<'_, '_>) {
         }
     }
 }
+
+pub(super) fn autoscaler_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    let status = object.get("status");
+    for field in ["currentReplicas", "desiredReplicas"] {
+        e.non_negative(&status.get(field));
+    }
+}

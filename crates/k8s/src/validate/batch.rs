@@ -1,5 +1,7 @@
 //! Jobs and CronJobs.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
@@ -180,8 +182,11 @@ pub(super) fn job_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let spec = object.get("spec");
     complete_spec(e, &spec);
     let before = &old["spec"];
+    let (completions, parallelism) = (spec.get("completions"), spec.get("parallelism"));
     if spec.get("completionMode").str() != "Indexed" {
-        e.immutable(&spec.get("completions"), &before["completions"]);
+        e.immutable(&completions, &before["completions"]);
+    } else if completions.int() != before["completions"].as_i64() && completions.int() != parallelism.int() {
+        e.invalid(&completions, "can only be modified in tandem with spec.parallelism");
     }
     e.immutable(&spec.get("selector"), &before["selector"]);
     template_update(e, &spec, before);
@@ -274,5 +279,16 @@ pub(super) fn job_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
     let status = object.get("status");
     for field in ["active", "succeeded", "failed", "ready", "terminating"] {
         e.non_negative(&status.get(field));
+    }
+    let uncounted = status.get("uncountedTerminatedPods");
+    let mut seen = HashSet::new();
+    for field in ["succeeded", "failed"] {
+        for id in uncounted.get(field).items() {
+            if id.is_empty() {
+                e.invalid(&id, "must not be empty");
+            } else if !seen.insert(id.str()) {
+                e.duplicate(&id);
+            }
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Certificate signing requests. Whether the request itself is well signed is for who knows certificates to say.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
-use super::parts::Seen;
 use crate::names;
 
 /// Sorted, as they are shown.
@@ -41,7 +42,7 @@ pub(super) fn signing_request(e: &mut Errors, object: &At<'_, '_>) {
     if usages.is_empty() {
         e.required(&usages, "");
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for usage in usages.items() {
         e.set_one_of(&usage, &USAGES);
         if !seen.insert(usage.str()) {
@@ -82,7 +83,7 @@ pub(super) fn signing_request_status(e: &mut Errors, object: &At<'_, '_>, old: &
 fn conditions(e: &mut Errors, object: &At<'_, '_>) {
     let status = object.get("status");
     let list = status.get("conditions");
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for condition in list.items() {
         let (kind, value) = (condition.get("type"), condition.get("status"));
         if kind.is_empty() {

@@ -1,9 +1,11 @@
 //! Containers of a pod.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors};
-use super::parts::{PROTOCOLS, Seen};
+use super::parts::PROTOCOLS;
 use super::resources;
 use crate::names;
 
@@ -35,7 +37,7 @@ const RESOURCE_FIELDS: [&str; 6] = [
 
 /// What containers of one pod share.
 pub(super) struct Context<'c, 'v> {
-    pub volumes: &'c Seen<'v>,
+    pub volumes: &'c HashSet<&'v str>,
     pub grace: Option<i64>,
     pub restart_policy: &'v str,
     pub host_users: bool,
@@ -89,7 +91,7 @@ pub(super) fn running(e: &mut Errors, container: &At<'_, '_>, context: &Context<
 }
 
 fn ports(e: &mut Errors, ports: &At<'_, '_>) {
-    let mut names = Seen::new();
+    let mut names = HashSet::new();
     for port in ports.items() {
         let name = port.get("name");
         if !name.is_empty() {
@@ -114,16 +116,16 @@ fn ports(e: &mut Errors, ports: &At<'_, '_>) {
 
 /// Two containers cannot have the same port of the host.
 pub(super) fn host_ports(e: &mut Errors, containers: &At<'_, '_>) {
-    let mut taken: Vec<String> = Vec::new();
+    let mut taken = HashSet::new();
     for container in containers.items() {
         for port in container.get("ports").items() {
             let host = port.get("hostPort");
             let Some(number) = host.int().filter(|n| *n != 0) else { continue };
             let key = format!("{}/{}/{number}", port.get("protocol").str(), port.get("hostIP").str());
             if taken.contains(&key) {
-                e.duplicate(&host.with(&Value::from(key.as_str())));
+                e.duplicate(&host.with(&Value::from(key)));
             } else {
-                taken.push(key);
+                taken.insert(key);
             }
         }
     }
@@ -252,7 +254,7 @@ pub(super) fn resource_selector(e: &mut Errors, reference: &At<'_, '_>, volume: 
 fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
     let (list, devices) = (container.get("volumeMounts"), container.get("volumeDevices"));
     let privileged = container.get("securityContext").get("privileged").bool();
-    let mut paths = Seen::new();
+    let mut paths = HashSet::new();
     for mount in list.items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
         if name.is_empty() {
@@ -311,7 +313,7 @@ fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
 }
 
 fn resize_policy(e: &mut Errors, policies: &At<'_, '_>, context: &Context<'_, '_>) {
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for policy in policies.items() {
         let resource = policy.get("resourceName");
         if !seen.insert(resource.str()) {
@@ -389,6 +391,7 @@ pub(super) fn security(e: &mut Errors, context: &At<'_, '_>, host_users: bool) {
         e.invalid(&proc_mount, "`hostUsers` must be false to use `Unmasked`");
     }
     seccomp(e, &context.get("seccompProfile"));
+    app_armor(e, &context.get("appArmorProfile"));
     if context.get("allowPrivilegeEscalation").value == &Value::Bool(false) {
         if context.get("privileged").bool() {
             e.invalid(context, "cannot set `allowPrivilegeEscalation` to false and `privileged` to true");
@@ -420,5 +423,26 @@ pub(super) fn seccomp(e: &mut Errors, profile: &At<'_, '_>) {
         }
     } else if local.is_set() {
         e.invalid_value(&local, profile.value, "can only be set when seccomp type is Localhost");
+    }
+}
+
+pub(super) fn app_armor(e: &mut Errors, profile: &At<'_, '_>) {
+    if !profile.is_set() {
+        return;
+    }
+    let (kind, local) = (profile.get("type"), profile.get("localhostProfile"));
+    if kind.is_empty() {
+        e.required(&kind, "type is required when appArmorProfile is set");
+    } else {
+        e.optional_one_of(&kind, &["Localhost", "RuntimeDefault", "Unconfined"]);
+    }
+    if kind.str() != "Localhost" {
+        if local.is_set() {
+            e.invalid(&local, "can only be set when AppArmor type is Localhost");
+        }
+    } else if local.str().trim().is_empty() {
+        e.required(&local, "must be set when AppArmor type is Localhost");
+    } else if local.str().trim() != local.str() {
+        e.invalid(&local, "must not be padded with whitespace");
     }
 }

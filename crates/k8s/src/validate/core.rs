@@ -1,5 +1,7 @@
 //! ConfigMaps, Secrets, Namespaces, Nodes, LimitRanges, ResourceQuotas.
 
+use std::collections::HashSet;
+
 use base64::Engine;
 use serde_json::Value;
 
@@ -114,6 +116,16 @@ pub(super) fn namespace(e: &mut Errors, object: &At<'_, '_>) {
         let at = list.with(finalizer.value);
         e.complaints(&at, names::label_key(finalizer.str()));
         meta::standard_finalizer(e, &at);
+    }
+}
+
+pub(super) fn node_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    let status = object.get("status");
+    let mut seen = HashSet::new();
+    for address in status.get("addresses").items() {
+        if !seen.insert((address.get("type").str(), address.get("address").str())) {
+            e.duplicate(&address);
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! What drivers of storage say about nodes and their capacity, and attachments of volumes.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
-use super::parts::Seen;
 use super::storage;
 use crate::names;
 
@@ -27,7 +28,7 @@ pub(super) fn driver_name(e: &mut Errors, name: &At<'_, '_>) {
 
 pub(super) fn node(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for driver in spec.get("drivers").items() {
         let (name, id) = (driver.get("name"), driver.get("nodeID"));
         driver_name(e, &name);
@@ -41,7 +42,7 @@ pub(super) fn node(e: &mut Errors, object: &At<'_, '_>) {
         if !seen.insert(name.str()) {
             e.duplicate(&name);
         }
-        let mut keys = Seen::new();
+        let mut keys = HashSet::new();
         for key in driver.get("topologyKeys").items() {
             // Upstream reports at the driver.
             let at = driver.with(key.value);

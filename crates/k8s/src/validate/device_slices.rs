@@ -1,11 +1,13 @@
 //! ResourceSlices: the devices that a driver offers.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors};
 use super::csi::driver_name;
 use super::devices::{EFFECTS, bounded, label, named_set, qualified_name};
-use super::parts::{Seen, quantity};
+use super::parts::quantity;
 use super::scheduling::node_selector;
 use crate::names;
 use crate::quantity::Quantity;
@@ -294,7 +296,7 @@ fn valid_range(e: &mut Errors, range: &At<'_, '_>, default: Quantity, whole: Qua
 fn binding_conditions(e: &mut Errors, device: &At<'_, '_>) {
     let (good, bad) = (device.get("bindingConditions"), device.get("bindingFailureConditions"));
     for list in [&good, &bad] {
-        let mut seen = Seen::new();
+        let mut seen = HashSet::new();
         bounded(e, list, MOST_CONDITIONS, |e, name| e.complaints(name, names::label_key(name.str())));
         for name in list.items() {
             if !seen.insert(name.str()) {

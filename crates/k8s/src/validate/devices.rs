@@ -1,10 +1,11 @@
 //! Claims of devices, their templates, and classes of devices.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::csi::driver_name;
-use super::parts::Seen;
 use crate::{cel, names};
 
 const MOST_REQUESTS: usize = 32;
@@ -96,7 +97,7 @@ pub(super) fn named_set(
     if list.len() > most {
         return;
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for item in list.items() {
         let name = item.get(key);
         if !seen.insert(name.str()) {
@@ -192,7 +193,7 @@ fn request_references(e: &mut Errors, list: &At<'_, '_>, requests: &Value) {
     let find = |list: &Value, name: &str| {
         list.as_array().into_iter().flatten().find(|request| request["name"] == name).cloned()
     };
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     bounded(e, list, MOST_REQUESTS, |e, reference| {
         let segments: Vec<&str> = reference.str().split('/').collect();
         if segments.len() <= 2 {
@@ -269,7 +270,7 @@ fn identifier(e: &mut Errors, at: &At<'_, '_>, id: &str) {
 pub(super) fn claim_status(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let status = object.get("status");
     let (reserved, allocation) = (status.get("reservedFor"), status.get("allocation"));
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for user in reserved.items() {
         for field in ["resource", "name", "uid"] {
             if user.get(field).is_empty() {

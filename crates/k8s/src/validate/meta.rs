@@ -1,5 +1,7 @@
 //! `metadata`, label selectors and other parts that all kinds share.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
@@ -38,7 +40,7 @@ fn common_meta(e: &mut Errors, meta: &At<'_, '_>) {
     labels(e, &meta.get("labels"));
     annotations(e, &meta.get("annotations"));
     owner_references(e, &meta.get("ownerReferences"));
-    finalizers(e, &meta.get("finalizers"));
+    finalizers(e, &meta.get("finalizers"), &Value::Null);
     managed_fields(e, &meta.get("managedFields"));
 }
 
@@ -101,16 +103,17 @@ fn owner_references(e: &mut Errors, references: &At<'_, '_>) {
     }
 }
 
-fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>) {
-    let (mut orphan, mut foreground) = (false, false);
-    for item in finalizers.items() {
+/// Checks the finalizers that the stored object does not have.
+pub(super) fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
+    let known: HashSet<&str> = old.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for item in finalizers.items().filter(|item| !known.contains(item.str())) {
         for complaint in names::label_key(item.str()) {
             e.invalid_value(finalizers, item.value, complaint);
         }
-        orphan |= item.str() == "orphan";
-        foreground |= item.str() == "foregroundDeletion";
     }
-    if orphan && foreground {
+    let both = ["orphan", "foregroundDeletion"];
+    let set = both.iter().all(|name| finalizers.items().any(|item| item.str() == *name));
+    if set && !both.iter().all(|name| known.contains(name)) {
         e.invalid(finalizers, "finalizer orphan and foregroundDeletion cannot be both set");
     }
 }
@@ -237,13 +240,12 @@ fn parse_operator(name: &str) -> Option<Operator> {
 
 /// `status.conditions` of type metav1.Condition.
 pub(crate) fn conditions(e: &mut Errors, conditions: &At<'_, '_>) {
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen = HashSet::new();
     for condition in conditions.items() {
         let kind = condition.get("type");
-        if seen.contains(&kind.str()) {
+        if !seen.insert(kind.str()) {
             e.duplicate(&kind);
         }
-        seen.push(kind.str());
         e.complaints(&kind, names::label_key(kind.str()));
         let status = condition.get("status");
         if !matches!(status.str(), "True" | "False" | "Unknown") {

@@ -69,6 +69,16 @@ fn policy_peer(e: &mut Errors, peer: &At<'_, '_>) {
     }
 }
 
+pub(super) fn ingress_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    let status = object.get("status");
+    for point in status.get("loadBalancer").get("ingress").items() {
+        let ip = point.get("ip");
+        if !ip.is_empty() {
+            e.ip(&ip);
+        }
+    }
+}
+
 fn ip_block(e: &mut Errors, block: &At<'_, '_>) {
     let cidr = block.get("cidr");
     if cidr.is_empty() {

@@ -200,25 +200,3 @@ pub(super) fn contains((network, bits): (IpAddr, u8), address: IpAddr) -> bool {
         _ => false,
     }
 }
-
-/// Items that repeat an earlier one.
-pub(super) struct Seen<'v>(Vec<&'v str>);
-
-impl<'v> Seen<'v> {
-    pub fn new() -> Self {
-        Self(Vec::new())
-    }
-
-    /// Whether it is new; remembers it.
-    pub fn insert(&mut self, text: &'v str) -> bool {
-        let fresh = !self.0.contains(&text);
-        if fresh {
-            self.0.push(text);
-        }
-        fresh
-    }
-
-    pub fn contains(&self, text: &str) -> bool {
-        self.0.contains(&text)
-    }
-}

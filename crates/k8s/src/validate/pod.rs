@@ -1,12 +1,17 @@
 //! Pods and pod templates.
 
+use std::collections::HashSet;
+
+use std::net::IpAddr;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::container::{self, Context};
-use super::parts::Seen;
 use super::{meta, scheduling, volume};
 use crate::names;
+
+const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 pub(super) fn create(e: &mut Errors, pod: &At<'_, '_>) {
     let spec = pod.get("spec");
@@ -84,7 +89,7 @@ pub(super) fn pod_spec(e: &mut Errors, spec: &At<'_, '_>, is_pod: bool) {
         let kind = gate.get("conditionType");
         e.complaints(&kind, names::label_key(kind.str()));
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for gate in spec.get("schedulingGates").items() {
         let name = gate.get("name");
         e.complaints(&gate.with(name.value), names::label_key(name.str()));
@@ -129,7 +134,7 @@ fn containers(e: &mut Errors, spec: &At<'_, '_>, context: &Context<'_, '_>) {
     if main.is_empty() {
         e.required(&main, "");
     }
-    let mut names = Seen::new();
+    let mut names = HashSet::new();
     for container in main.items() {
         container::common(e, &container, context);
         if !names.insert(container.get("name").str()) {
@@ -164,8 +169,8 @@ fn containers(e: &mut Errors, spec: &At<'_, '_>, context: &Context<'_, '_>) {
     ephemeral(e, &spec.get("ephemeralContainers"), context, names);
 }
 
-fn ephemeral<'v>(e: &mut Errors, list: &At<'v, '_>, context: &Context<'_, '_>, others: Seen<'v>) {
-    let mut own = Seen::new();
+fn ephemeral<'v>(e: &mut Errors, list: &At<'v, '_>, context: &Context<'_, '_>, others: HashSet<&'v str>) {
+    let mut own = HashSet::new();
     for container in list.items() {
         container::common(e, &container, context);
         image_whitespace(e, &container);
@@ -227,8 +232,54 @@ fn security(e: &mut Errors, spec: &At<'_, '_>) {
     sysctls(e, spec, &context.get("sysctls"));
     e.optional_one_of(&context.get("fsGroupChangePolicy"), &["Always", "OnRootMismatch"]);
     container::seccomp(e, &context.get("seccompProfile"));
+    container::app_armor(e, &context.get("appArmorProfile"));
+    host_process(e, spec);
     e.optional_one_of(&context.get("supplementalGroupsPolicy"), &["Merge", "Strict"]);
     e.optional_one_of(&context.get("seLinuxChangePolicy"), &["MountOption", "Recursive"]);
+}
+
+/// Those of the checks that earlier versions did not make: stored pods may fail them.
+pub(super) fn later_checks(e: &mut Errors, spec: &At<'_, '_>) {
+    container::app_armor(e, &spec.get("securityContext").get("appArmorProfile"));
+    for list in CONTAINERS {
+        for container in spec.get(list).items() {
+            container::app_armor(e, &container.get("securityContext").get("appArmorProfile"));
+        }
+    }
+    host_process(e, spec);
+}
+
+/// On Windows, either all containers of a pod run as processes of the host, in its network, or none.
+fn host_process(e: &mut Errors, spec: &At<'_, '_>) {
+    fn flag(part: &Value) -> Option<bool> {
+        part["securityContext"]["windowsOptions"]["hostProcess"].as_bool()
+    }
+    let of_pod = flag(spec.value);
+    let mut all = Vec::new();
+    for list in CONTAINERS {
+        for container in spec.get(list).items() {
+            let own = flag(container.value);
+            all.push(own.or(of_pod).unwrap_or_default());
+            if let (Some(pods), true) = (of_pod, own.is_some() && own != of_pod) {
+                let (context, field) = (container.get("securityContext"), "windowsOptions");
+                let detail =
+                    format!("pod hostProcess value must be identical if both are specified, was {pods}");
+                e.invalid(&context.get(field).get("hostProcess"), detail);
+            }
+        }
+    }
+    if !all.contains(&true) {
+        return;
+    }
+    if all.contains(&false) {
+        let detail =
+            "If pod contains any hostProcess containers then all containers must be HostProcess containers";
+        e.invalid_value(spec, &Value::from(""), detail);
+    }
+    if !spec.get("hostNetwork").bool() {
+        let detail = "hostNetwork must be true if pod contains any hostProcess containers";
+        e.invalid_value(&spec.get("hostNetwork"), &Value::Bool(false), detail);
+    }
 }
 
 /// A sysctl's name: segments of lower-case words with `.` or `/` between them.
@@ -246,7 +297,7 @@ fn is_sysctl(name: &str) -> bool {
 
 fn sysctls(e: &mut Errors, spec: &At<'_, '_>, sysctls: &At<'_, '_>) {
     const PATTERN: &str = r"^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for sysctl in sysctls.items() {
         let name = sysctl.get("name");
         if name.is_empty() {
@@ -328,9 +379,11 @@ pub(super) fn update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
         _ => {}
     }
     only_added_tolerations(e, &spec.get("tolerations"), &old_spec.get("tolerations"));
+    let old_gates = old_spec.get("schedulingGates");
+    let old_gates: HashSet<&str> = old_gates.items().map(|gate| gate.get("name").str()).collect();
     for gate in spec.get("schedulingGates").items() {
         let name = gate.get("name");
-        if !old_spec.get("schedulingGates").items().any(|g| g.get("name").str() == name.str()) {
+        if !old_gates.contains(name.str()) {
             let detail = format!("only deletion is allowed, but found new scheduling gate '{}'", name.str());
             e.forbidden(&name, detail);
         }
@@ -350,13 +403,11 @@ pub(super) fn update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
 }
 
 fn only_added_tolerations(e: &mut Errors, new: &At<'_, '_>, old: &At<'_, '_>) {
-    let key = |toleration: &At<'_, '_>| {
-        let mut value = toleration.value.clone();
-        value.as_object_mut().map(|map| map.remove("tolerationSeconds"));
-        value
-    };
-    let kept = old.items().all(|before| new.items().any(|after| same(&key(&after), &key(&before))));
-    if !kept {
+    fn key<'v>(toleration: At<'v, '_>) -> [&'v str; 4] {
+        ["key", "operator", "value", "effect"].map(|field| toleration.get(field).str())
+    }
+    let kept: HashSet<_> = new.items().map(key).collect();
+    if !old.items().all(|before| kept.contains(&key(before))) {
         e.forbidden(new, "existing toleration can not be modified except its tolerationSeconds");
     }
 }
@@ -408,5 +459,18 @@ pub(super) fn status(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
     }
     if !same(pod.get("spec").get("nodeName").value, old.pointer("/spec/nodeName").unwrap_or(&Value::Null)) {
         e.forbidden(&status.get("nodeName"), "may not be changed directly");
+    }
+    for condition in status.get("conditions").items() {
+        e.complaints(&condition.get("type"), names::label_key(condition.get("type").str()));
+    }
+    // The first address is the one that is also written alone.
+    let (one, all) = (status.get("podIP"), status.get("podIPs"));
+    if !one.is_empty() {
+        e.ip(&one);
+    }
+    let addresses = [one.str()].into_iter().chain(all.items().skip(1).map(|ip| ip.get("ip").str()));
+    let addresses: Vec<IpAddr> = addresses.filter_map(|ip| ip.parse().ok()).collect();
+    if matches!(addresses.as_slice(), [a, b, ..] if a.is_ipv6() == b.is_ipv6()) {
+        e.invalid(&all, "may specify no more than one IP for each IP family");
     }
 }

@@ -1,10 +1,11 @@
 //! Admission policies and their bindings.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
-use super::parts::Seen;
 use super::webhooks::{compiles, expression, known, match_conditions, rule};
 use crate::names;
 
@@ -110,7 +111,7 @@ fn match_resources(e: &mut Errors, resources: &At<'_, '_>) {
     label_selector(e, &resources.get("objectSelector"));
     for list in ["resourceRules", "excludeResourceRules"] {
         for each in resources.get(list).items() {
-            let mut seen = Seen::new();
+            let mut seen = HashSet::new();
             for name in each.get("resourceNames").items() {
                 e.complaints(&name, names::path_segment(name.str()));
                 if !seen.insert(name.str()) {
@@ -159,7 +160,7 @@ fn checked_validating_policy(e: &mut Errors, object: &At<'_, '_>, old: Option<&V
     if audits.len() > MOST_AUDIT_ANNOTATIONS {
         e.invalid(&audits, format!("must not have more than {MOST_AUDIT_ANNOTATIONS} auditAnnotations"));
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for audit in audits.items() {
         audit_annotation(e, object, &audit, &known(params, true, variables));
         if !seen.insert(audit.get("key").str()) {
@@ -285,7 +286,7 @@ pub(super) fn validating_binding(e: &mut Errors, object: &At<'_, '_>) {
     if actions.is_empty() {
         e.required(&actions, "at least one validation action is required");
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for action in actions.items() {
         e.set_one_of(&action, &["Audit", "Deny", "Warn"]);
         if !seen.insert(action.str()) {

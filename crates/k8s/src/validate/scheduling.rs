@@ -1,5 +1,7 @@
 //! Where pods may run: affinity, tolerations, spread.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors};
@@ -138,7 +140,7 @@ pub(super) fn tolerations(e: &mut Errors, tolerations: &At<'_, '_>) {
 }
 
 pub(super) fn taints(e: &mut Errors, taints: &At<'_, '_>) {
-    let mut seen: Vec<(&str, &str)> = Vec::new();
+    let mut seen = HashSet::new();
     for taint in taints.items() {
         let (key, value, effect) = (taint.get("key"), taint.get("value"), taint.get("effect"));
         e.complaints(&key, names::label_key(key.str()));
@@ -147,13 +149,12 @@ pub(super) fn taints(e: &mut Errors, taints: &At<'_, '_>) {
             e.invalid(&value, complaints.join(";"));
         }
         e.one_of(&effect, &EFFECTS);
-        if seen.contains(&(key.str(), effect.str())) {
+        if !seen.insert((key.str(), effect.str())) {
             e.duplicate(&taint);
             if let Some(last) = e.0.last_mut() {
                 last.detail = "taints must be unique by key and effect pair".into();
             }
         }
-        seen.push((key.str(), effect.str()));
     }
 }
 

@@ -1,12 +1,14 @@
 //! Services, Endpoints and EndpointSlices.
 
+use std::collections::HashSet;
+
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
 use super::at::{At, Errors, same};
 use super::meta;
-use super::parts::{PROTOCOLS, Seen};
+use super::parts::PROTOCOLS;
 use crate::names;
 
 const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
@@ -19,6 +21,25 @@ fn is_headless(spec: &At<'_, '_>) -> bool {
 fn addresses(spec: &At<'_, '_>) -> Value {
     let (one, all) = (spec.get("clusterIP"), spec.get("clusterIPs"));
     if all.is_empty() && !one.is_empty() { json!([one.value]) } else { all.value.clone() }
+}
+
+pub(super) fn service_status(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    let (status, kind) = (object.get("status"), object.get("spec").get("type").str());
+    let balancer = status.get("loadBalancer");
+    let ingress = balancer.get("ingress");
+    // What is left from when the type was another may stay.
+    if kind != "LoadBalancer"
+        && !ingress.is_empty()
+        && old.pointer("/status/loadBalancer") != Some(balancer.value)
+    {
+        e.forbidden(&ingress, "may only be used when `spec.type` is 'LoadBalancer'");
+    }
+    for point in ingress.items().filter(|_| kind == "LoadBalancer") {
+        let ip = point.get("ip");
+        if !ip.is_empty() {
+            e.ip(&ip);
+        }
+    }
 }
 
 pub(super) fn service(e: &mut Errors, object: &At<'_, '_>) {
@@ -85,7 +106,7 @@ pub(super) fn service(e: &mut Errors, object: &At<'_, '_>) {
 }
 
 fn service_ports(e: &mut Errors, ports: &At<'_, '_>, kind: &str) {
-    let mut names = Seen::new();
+    let mut names = HashSet::new();
     for port in ports.items() {
         let name = port.get("name");
         if name.is_empty() {
@@ -111,19 +132,15 @@ fn service_ports(e: &mut Errors, ports: &At<'_, '_>, kind: &str) {
             e.forbidden(&port.get("nodePort"), "may not be used when `type` is 'ClusterIP'");
         }
     }
-    for (i, port) in ports.items().enumerate() {
-        let earlier = |field: &'static str| {
-            ports.items().take(i).any(|p| {
-                same(p.get(field).value, port.get(field).value)
-                    && p.get("protocol").str() == port.get("protocol").str()
-            })
-        };
-        if port.get("nodePort").int().is_some_and(|n| n != 0) && earlier("nodePort") {
-            e.duplicate(&port.get("nodePort"));
+    let (mut numbers, mut node_ports) = (HashSet::new(), HashSet::new());
+    for port in ports.items() {
+        let (protocol, node_port) = (port.get("protocol").str(), port.get("nodePort"));
+        if node_port.int().is_some_and(|n| n != 0) && !node_ports.insert((node_port.int(), protocol)) {
+            e.duplicate(&node_port);
         }
-        if earlier("port") {
+        if !numbers.insert((port.get("port").int(), protocol)) {
             // Upstream shows the key as a whole port of its internal form.
-            let shown = json!({"Name": "", "Protocol": port.get("protocol").str(), "AppProtocol": null,
+            let shown = json!({"Name": "", "Protocol": protocol, "AppProtocol": null,
                 "Port": port.get("port").value, "TargetPort": 0, "NodePort": 0});
             e.duplicate(&port.with(&shown));
         }
@@ -137,7 +154,7 @@ fn cluster_ips(e: &mut Errors, spec: &At<'_, '_>, ips: &At<'_, '_>) {
     } else if ip.is_empty() && !ips.is_empty() {
         e.invalid(ips, "must be empty when `clusterIP` is not specified");
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for family in families.items() {
         e.optional_one_of(&family, &FAMILIES);
         if !seen.insert(family.str()) {
@@ -313,7 +330,7 @@ pub(super) fn endpoints(e: &mut Errors, object: &At<'_, '_>) {
 pub(super) fn endpoint_slice(e: &mut Errors, object: &At<'_, '_>) {
     let kind = object.get("addressType");
     e.one_of(&kind, &["FQDN", "IPv4", "IPv6"]);
-    let mut names = Seen::new();
+    let mut names = HashSet::new();
     for port in object.get("ports").items() {
         let name = port.get("name");
         if !name.is_empty() {

@@ -1,5 +1,7 @@
 //! PersistentVolumes, claims, and the storage group.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
@@ -280,7 +282,7 @@ pub(super) fn driver(e: &mut Errors, object: &At<'_, '_>) {
         // Upstream reports at the list.
         e.set_one_of(&modes.with(mode.value), &["Persistent", "Ephemeral"]);
     }
-    let mut seen = super::parts::Seen::new();
+    let mut seen = HashSet::new();
     for request in spec.get("tokenRequests").items() {
         if !seen.insert(request.get("audience").str()) {
             e.duplicate(&request.get("audience"));

@@ -61,10 +61,12 @@ static TABLE: &[Rules] = &[
     row("", "Pod", dns_subdomain, pod::create).or(pod::update).status(pod::status),
     row("", "ConfigMap", dns_subdomain, core::config_map).or(core::config_map_update),
     row("", "Secret", dns_subdomain, core::secret).or(core::secret_update),
-    row("", "Service", dns_label, service::service).or(service::service_update),
+    row("", "Service", dns_label, service::service)
+        .or(service::service_update)
+        .status(service::service_status),
     row("", "Endpoints", dns_subdomain, service::endpoints),
     row("", "Namespace", dns_label, core::namespace).status(core::namespace_status),
-    row("", "Node", dns_subdomain, core::node).or(core::node_update),
+    row("", "Node", dns_subdomain, core::node).or(core::node_update).status(core::node_status),
     row("", "LimitRange", dns_subdomain, core::limit_range),
     row("", "ResourceQuota", dns_subdomain, core::resource_quota).or(core::resource_quota_update),
     row("", "PersistentVolume", dns_subdomain, storage::volume).or(storage::volume_update),
@@ -91,7 +93,8 @@ static TABLE: &[Rules] = &[
     row("discovery.k8s.io", "EndpointSlice", dns_subdomain, service::endpoint_slice)
         .or(service::endpoint_slice_update),
     row("networking.k8s.io", "NetworkPolicy", dns_subdomain, networking::network_policy),
-    row("networking.k8s.io", "Ingress", dns_subdomain, networking::ingress),
+    row("networking.k8s.io", "Ingress", dns_subdomain, networking::ingress)
+        .status(networking::ingress_status),
     row("networking.k8s.io", "IngressClass", dns_subdomain, networking::ingress_class)
         .or(networking::ingress_class_update),
     row("networking.k8s.io", "IPAddress", addresses::ip_name, addresses::ip_address)
@@ -101,7 +104,8 @@ static TABLE: &[Rules] = &[
     row("policy", "PodDisruptionBudget", path_segment, policy::disruption_budget)
         .status(policy::disruption_budget_status),
     row("autoscaling", "HorizontalPodAutoscaler", dns_subdomain, autoscaling::autoscaler)
-        .or(autoscaling::autoscaler_update),
+        .or(autoscaling::autoscaler_update)
+        .status(autoscaling::autoscaler_status),
     row("scheduling.k8s.io", "PriorityClass", dns_subdomain, policy::priority_class)
         .or(policy::priority_class_update),
     row("coordination.k8s.io", "Lease", dns_subdomain, policy::lease).or(policy::lease_update),

@@ -87,6 +87,105 @@ fn updates_are_refused_for_upstreams_reasons() {
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+fn sample_pod_spec() -> Value {
+    json!({"containers": [
+        {"name": "a", "image": "i", "securityContext": {"appArmorProfile": {"type": "Localhost"}}},
+        {"name": "b", "image": "i", "securityContext": {"windowsOptions": {"hostProcess": true}}},
+    ]})
+}
+
+#[test]
+fn pods_stored_before_a_check_was_made_stay_writable() {
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": sample_pod_spec()});
+    let selector = json!({"matchLabels": {"a": "b"}});
+    let mut job = template.clone();
+    job["spec"]["restartPolicy"] = json!("Never");
+    for (version, kind, body, changes) in [
+        ("v1", "Pod", json!({"spec": sample_pod_spec()}), "/spec/containers/0/image"),
+        ("v1", "PodTemplate", json!({"template": template}), "/template/spec/containers/0/image"),
+        (
+            "apps/v1",
+            "Deployment",
+            json!({"spec": {"selector": selector, "template": template}}),
+            "/spec/template/spec/containers/0/image",
+        ),
+        (
+            "apps/v1",
+            "StatefulSet",
+            json!({"spec": {"selector": selector, "template": template, "serviceName": "s"}}),
+            "/spec/template/spec/containers/0/image",
+        ),
+        (
+            "batch/v1",
+            "CronJob",
+            json!({"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": job}}}}),
+            "/spec/schedule",
+        ),
+    ] {
+        let mut object = body;
+        object["apiVersion"] = json!(version);
+        object["kind"] = json!(kind);
+        object["metadata"] = json!({"name": "n", "namespace": "d", "resourceVersion": "1"});
+        let old = prepared(&object);
+        let group = resource(kind, version).group;
+        assert_eq!(create(group, kind, true, &old).len(), 3, "{kind}");
+        let mut new = old.clone();
+        let place = new.pointer_mut(changes).unwrap();
+        *place = json!(if kind == "CronJob" { "1 * * * *" } else { "j" });
+        assert_eq!(update(group, kind, &new, &old), [], "{kind}");
+        let mut good = old.clone();
+        good.pointer_mut(changes).unwrap().clone_from(new.pointer(changes).unwrap());
+        let text = good.to_string();
+        let text = text
+            .replace("Localhost", "Unconfined")
+            .replace(r#""hostProcess":true"#, r#""hostProcess":false"#);
+        let good: Value = serde_json::from_str(&text).unwrap();
+        assert!(update(group, kind, &new, &good).len() >= 3, "{kind}: what an update brings is looked at");
+    }
+}
+
+#[test]
+fn a_pod_stored_before_a_check_was_made_can_be_resized_and_debugged() {
+    let old = prepared(&json!({"apiVersion": "v1", "kind": "Pod", "spec": sample_pod_spec(),
+        "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1"}}));
+    let mut new = old.clone();
+    new["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
+    assert_eq!(resize_update(&new, &old), []);
+    let profile = |kind: &str| json!({"appArmorProfile": {"type": kind}});
+    let mut debugged = old.clone();
+    debugged["spec"]["ephemeralContainers"] = json!([{"name": "e", "image": "i",
+        "imagePullPolicy": "Always", "terminationMessagePolicy": "File", "securityContext": profile("Unconfined")}]);
+    assert_eq!(ephemeral_containers_update(&debugged, &old), []);
+    debugged["spec"]["ephemeralContainers"][0]["securityContext"] = profile("Localhost");
+    assert_eq!(ephemeral_containers_update(&debugged, &old).len(), 1);
+}
+
+#[test]
+fn only_finalizers_that_an_update_adds_are_checked() {
+    let of = |finalizers: &[&str]| json!({"metadata": {"name": "n", "resourceVersion": "1", "finalizers": finalizers}});
+    let old = of(&["not a name", "orphan", "foregroundDeletion"]);
+    assert_eq!(custom_meta(&old, None, false).len(), 2);
+    assert_eq!(custom_meta(&old, Some(&old), false), []);
+    assert_eq!(custom_meta(&of(&["not a name"]), Some(&old), false), []);
+    let errors = custom_meta(&of(&["not a name", "nor this"]), Some(&old), false);
+    assert_eq!(errors.iter().map(|e| e.value.as_str()).collect::<Vec<_>>(), [r#""nor this""#]);
+    assert_eq!(custom_meta(&of(&["orphan", "foregroundDeletion"]), Some(&of(&["orphan"])), false).len(), 1);
+}
+
+#[test]
+fn tolerations_of_a_pod_stay_but_for_their_seconds() {
+    let of = |tolerations: Value| {
+        let mut spec = json!({"containers": [{"name": "a", "image": "i"}]});
+        spec["tolerations"] = tolerations;
+        prepared(&json!({"apiVersion": "v1", "kind": "Pod", "spec": spec,
+            "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1"}}))
+    };
+    let one = |key: &str, seconds: i64| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
+    let old = of(json!([one("a", 1), one("b", 1)]));
+    assert_eq!(update("", "Pod", &of(json!([one("c", 1), one("b", 2), one("a", 3)])), &old), []);
+    assert_eq!(update("", "Pod", &of(json!([one("a", 1), one("c", 1)])), &old)[0].path, "spec.tolerations");
+}
+
 #[test]
 fn counters_in_a_status_must_fit_together() {
     let old = json!({"kind": "Deployment", "metadata": {"name": "a", "resourceVersion": "1"}, "status": {}});

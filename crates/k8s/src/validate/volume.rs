@@ -1,9 +1,11 @@
 //! Volumes of a pod.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors};
-use super::parts::{Seen, quantity};
+use super::parts::quantity;
 use crate::names;
 
 /// A check of one volume source.
@@ -75,8 +77,8 @@ fn required(e: &mut Errors, source: &At<'_, '_>, fields: &[&str]) {
 }
 
 /// Checks volumes and returns the names of the good ones, for mounts to refer to.
-pub(super) fn volumes<'v>(e: &mut Errors, volumes: &At<'v, '_>) -> Seen<'v> {
-    let mut names = Seen::new();
+pub(super) fn volumes<'v>(e: &mut Errors, volumes: &At<'v, '_>) -> HashSet<&'v str> {
+    let mut names = HashSet::new();
     for volume in volumes.items() {
         let before = e.0.len();
         let mut found = 0;
@@ -158,7 +160,7 @@ fn downward_file(e: &mut Errors, file: &At<'_, '_>) {
 
 fn projected(e: &mut Errors, volume: &At<'_, '_>) {
     e.file_mode(&volume.get("defaultMode"));
-    let mut paths = Seen::new();
+    let mut paths = HashSet::new();
     let sources = volume.get("sources");
     for source in sources.items() {
         let mut found = 0;

@@ -1,10 +1,11 @@
 //! Webhook configurations, and what they share with admission policies: rules, conditions, expressions.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
-use super::parts::Seen;
 use crate::{cel, names};
 
 const REVIEW_VERSIONS: [&str; 2] = ["v1", "v1beta1"];
@@ -29,7 +30,7 @@ fn checked_webhooks(e: &mut Errors, object: &At<'_, '_>, old: Option<&Value>) {
     let conditions: Vec<&Value> = before().map(|hook| &hook["matchConditions"]).collect();
 
     let list = object.get("webhooks");
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for (i, hook) in list.items().enumerate() {
         let unchanged =
             conditions.len() == list.len() && same(hook.get("matchConditions").value, conditions[i]);
@@ -154,7 +155,7 @@ fn review_versions(e: &mut Errors, versions: &At<'_, '_>) {
         e.required(versions, format!("must specify one of {}", REVIEW_VERSIONS.join(", ")));
         return;
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for version in versions.items() {
         if seen.insert(version.str()) {
             e.complaints(&version, names::dns1035_label(version.str()));
@@ -194,7 +195,7 @@ fn resources(e: &mut Errors, list: &At<'_, '_>) {
     if list.is_empty() {
         e.required(list, "");
     }
-    let (mut whole, mut parts) = (Seen::new(), Seen::new());
+    let (mut whole, mut parts) = (HashSet::new(), HashSet::new());
     for item in list.items() {
         if item.is_empty() {
             e.required(&item, "");
@@ -252,7 +253,7 @@ pub(super) fn match_conditions(e: &mut Errors, list: &At<'_, '_>, params: bool) 
     if list.len() > MOST_CONDITIONS {
         e.too_many(list, list.len(), MOST_CONDITIONS);
     }
-    let mut seen = Seen::new();
+    let mut seen = HashSet::new();
     for condition in list.items() {
         expression(e, &condition.get("expression"), &known(params, true, false), "");
         let name = condition.get("name");

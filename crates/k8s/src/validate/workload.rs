@@ -1,5 +1,7 @@
 //! Deployments, ReplicaSets, StatefulSets, DaemonSets, ReplicationControllers.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
@@ -202,7 +204,7 @@ fn stateful_spec(e: &mut Errors, object: &At<'_, '_>, create: bool) {
         pod.remove("hostname");
         let named = |v: &Value| claims.items().any(|c| c.get("metadata").get("name").value == &v["name"]);
         // Of two templates of one name the pods get one volume.
-        let mut seen = super::parts::Seen::new();
+        let mut seen = HashSet::new();
         let mut volumes: Vec<Value> = claims
             .items()
             .filter(|claim| seen.insert(claim.get("metadata").get("name").str()))

@@ -104,11 +104,11 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     }
     let paused = snapshot.spec().paused == Some(true);
     let new = snapshot.new_set();
-    let mut actions = revision::sync_annotations(snapshot);
-    if !actions.is_empty() {
+    if let Some(action) = revision::sync_annotations(snapshot) {
         // Everything else is planned from the ReplicaSets as they then are.
-        return actions;
+        return vec![action];
     }
+    let mut actions = Vec::new();
     if new.is_none() && !paused {
         if recreate(snapshot) && (scale::stop_old(snapshot, &mut actions) || snapshot.old_pods_running) {
             actions.extend(progress::sync_status(snapshot));
@@ -128,6 +128,7 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Action> {
     if actions.is_empty() && !paused {
         actions.extend(revision::clean_history(snapshot));
     }
+    actions.extend(revision::note_revision(snapshot));
     actions.extend(progress::sync_status(snapshot));
     actions
 }

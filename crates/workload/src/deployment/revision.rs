@@ -127,18 +127,15 @@ fn inherited(deployment: &Deployment) -> impl Iterator<Item = (String, String)> 
         .map(|(key, value)| (key.clone(), value.clone()))
 }
 
-/// Brings the new set's revision and inherited annotations, and the Deployment's revision, up to date.
-pub fn sync_annotations(snapshot: &Snapshot) -> Vec<Action> {
-    let mut actions = Vec::new();
+/// Brings the new set's revision and inherited annotations up to date.
+pub fn sync_annotations(snapshot: &Snapshot) -> Option<Action> {
     let deployment = &snapshot.deployment;
-    let Some(new) = snapshot.new_set() else { return actions };
+    let new = snapshot.new_set()?;
     let mut changed = Map::new();
     let next = next_revision(snapshot);
     let current = revision_of(&new.metadata);
-    let mut revision = annotation(&new.metadata, REVISION).unwrap_or_default().to_owned();
     if current < next {
-        revision = next.to_string();
-        changed.insert(REVISION.into(), json!(revision));
+        changed.insert(REVISION.into(), json!(next.to_string()));
         if current > 0 {
             let mut history: Vec<&str> =
                 annotation(&new.metadata, REVISION_HISTORY).into_iter().flat_map(|h| h.split(',')).collect();
@@ -154,18 +151,24 @@ pub fn sync_annotations(snapshot: &Snapshot) -> Vec<Action> {
     }
     let min_ready = snapshot.spec().min_ready_seconds.unwrap_or(0);
     let set_min_ready = new.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0);
-    if !changed.is_empty() || min_ready != set_min_ready {
-        let mut body = json!({"metadata": {"annotations": Value::Object(changed)}});
-        if min_ready != set_min_ready {
-            body["spec"] = json!({"minReadySeconds": min_ready});
-        }
-        actions.push(meta::patch::<ReplicaSet>(&new.metadata, "", &body));
+    if changed.is_empty() && min_ready == set_min_ready {
+        return None;
     }
-    if annotation(&deployment.metadata, REVISION) != Some(&revision) {
-        let body = json!({"metadata": {"annotations": {REVISION: revision}}});
-        actions.push(meta::patch::<Deployment>(&deployment.metadata, "", &body));
+    let mut body = json!({"metadata": {"annotations": Value::Object(changed)}});
+    if min_ready != set_min_ready {
+        body["spec"] = json!({"minReadySeconds": min_ready});
     }
-    actions
+    Some(meta::patch::<ReplicaSet>(&new.metadata, "", &body))
+}
+
+/// Notes the new set's revision on the Deployment: with its status, because an annotation that is written otherwise makes a new
+/// generation of it.
+pub fn note_revision(snapshot: &Snapshot) -> Option<Action> {
+    let deployment = &snapshot.deployment.metadata;
+    let revision = annotation(&snapshot.new_set()?.metadata, REVISION)?;
+    let body = json!({"metadata": {"annotations": {REVISION: revision}}});
+    (annotation(deployment, REVISION) != Some(revision))
+        .then(|| meta::patch::<Deployment>(deployment, "status", &body))
 }
 
 /// Deletes the oldest revisions beyond the limit, once the rollout is complete.

@@ -178,7 +178,10 @@ impl ControlPlane {
              users: [{{name: a, user: {{token: {TOKEN}}}}}]\n",
             self.port
         );
-        fs::write(&path, text)?;
+        // Several tests do this at the same time, and none may read half of it.
+        let file = tempfile::NamedTempFile::new_in(self.dir.path())?;
+        fs::write(file.path(), text)?;
+        file.persist(&path)?;
         Ok(path)
     }
 }

@@ -42,6 +42,9 @@ async fn a_deployment_becomes_running_pods_and_a_new_template_replaces_them() ->
             && status.replicas == Some(3))
     };
     eventually("3 pods available", done).await?;
+    let made = deployments.get("web").await?.metadata;
+    assert_eq!(made.annotations.unwrap_or_default()["deployment.kubernetes.io/revision"], "1");
+    assert_eq!(made.generation, Some(1), "noting the revision makes no new generation");
     let patch = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "a:2"}]}}}});
     deployments.patch("web", &PatchParams::default(), &Patch::Strategic(&patch)).await?;
     eventually("the new template runs", async || {

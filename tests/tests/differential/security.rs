@@ -1,0 +1,590 @@
+//! Pod security: what each level refuses or warns of, word for word.
+//!
+//! A hardened pod is sent once for every setting that a level might judge, at the pod and at each of its containers.
+
+use anyhow::{Context, Result};
+use futures::{StreamExt, stream};
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use crate::answers::{JSON, Servers, send};
+use crate::patches::MERGE;
+
+/// Namespaces, each named for its one label.
+const NAMESPACES: [(&str, &str); 3] =
+    [("enforce", "baseline"), ("enforce", "restricted"), ("warn", "restricted")];
+
+/// Requests at once to each server.
+const IN_FLIGHT: usize = 16;
+
+/// Where a setting can be.
+#[derive(Clone, Copy)]
+enum Part {
+    Pod,
+    Init,
+    First,
+    Second,
+    /// All containers.
+    Each,
+}
+
+use Part::{Each, First, Init, Pod, Second};
+
+type Values = Vec<Value>;
+
+/// Fields of containers, and whether a pod has them too, with what they are set to. Null takes away.
+fn fields() -> Vec<(&'static str, bool, Values)> {
+    let http = |host: Value| json!({"httpGet": {"port": 80, "host": host}});
+    let tcp = |host: Value| json!({"tcpSocket": {"port": 80, "host": host}});
+    let handlers = || {
+        vec![http(json!("1.2.3.4")), http(json!("127.0.0.1")), http(json!("")), tcp(json!("a.example.com"))]
+    };
+    let hooks = |name: &str| handlers().into_iter().map(|handler| json!({name: handler})).collect::<Values>();
+    let selinux = [
+        ("type", "container_t"),
+        ("type", "container_init_t"),
+        ("type", "container_kvm_t"),
+        ("type", "container_engine_t"),
+        ("type", "spc_t"),
+        ("type", ""),
+        ("user", "u"),
+        ("role", "r"),
+        ("level", "s0:c1,c2"),
+    ];
+    let mut selinux: Values = selinux.into_iter().map(|(key, value)| json!({key: value})).collect();
+    selinux.push(json!({"type": "other_t", "user": "u", "role": "r"}));
+    let ports = |ports: &[u16]| {
+        let ports = ports.iter().enumerate();
+        ports.map(|(n, port)| json!({"containerPort": n + 1, "hostPort": port})).collect::<Value>()
+    };
+    vec![
+        ("securityContext/seLinuxOptions", true, selinux),
+        ("securityContext/runAsNonRoot", true, vec![json!(true), json!(false), Value::Null]),
+        ("securityContext/runAsUser", true, vec![json!(0), json!(1000), Value::Null]),
+        (
+            "securityContext/seccompProfile",
+            true,
+            vec![
+                json!({"type": "Unconfined"}),
+                json!({"type": "RuntimeDefault"}),
+                json!({"type": "Localhost", "localhostProfile": "a"}),
+                json!({"type": "Odd"}),
+                Value::Null,
+            ],
+        ),
+        (
+            "securityContext/appArmorProfile",
+            true,
+            vec![
+                json!({"type": "Unconfined"}),
+                json!({"type": "RuntimeDefault"}),
+                json!({"type": "Localhost", "localhostProfile": "a"}),
+                json!({"type": "Odd"}),
+                json!({"type": "Localhost"}),
+                json!({"type": "Localhost", "localhostProfile": " a"}),
+                json!({"type": "Localhost", "localhostProfile": ""}),
+                json!({"type": "RuntimeDefault", "localhostProfile": "a"}),
+                json!({"type": ""}),
+                Value::Null,
+            ],
+        ),
+        (
+            "securityContext/windowsOptions",
+            true,
+            vec![
+                json!({"hostProcess": true}),
+                json!({"hostProcess": false}),
+                json!({"runAsUserName": "a"}),
+                Value::Null,
+            ],
+        ),
+        ("securityContext/privileged", false, vec![json!(true), json!(false)]),
+        ("securityContext", false, vec![json!({"privileged": true}), Value::Null]),
+        ("securityContext/allowPrivilegeEscalation", false, vec![json!(true), json!(false), Value::Null]),
+        ("securityContext/procMount", false, vec![json!("Unmasked"), json!("Default"), json!("Odd")]),
+        (
+            "securityContext/capabilities",
+            false,
+            vec![
+                json!({"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}),
+                json!({"drop": ["ALL"], "add": ["CHOWN"]}),
+                json!({"drop": ["ALL"], "add": ["SYS_TIME", "NET_ADMIN", "CHOWN"]}),
+                json!({"drop": ["NET_RAW"], "add": ["ALL", "NET_ADMIN"]}),
+                json!({"drop": ["all"]}),
+                json!({"add": ["CAP_CHOWN"]}),
+                Value::Null,
+            ],
+        ),
+        ("ports", false, vec![ports(&[80]), ports(&[8080, 80]), ports(&[80, 9]), ports(&[0])]),
+        ("livenessProbe", false, handlers()),
+        ("readinessProbe", false, handlers()),
+        ("startupProbe", false, handlers()),
+        ("lifecycle", false, [hooks("postStart"), hooks("preStop")].concat()),
+    ]
+}
+
+/// Settings that only a pod has: a path from its root, and what it is set to.
+fn of_pods() -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    let mut set = |path: &str, value: Value| all.push((path.to_owned(), value));
+    for flag in ["hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace"] {
+        set(&format!("spec/{flag}"), json!(true));
+        set(&format!("spec/{flag}"), json!(false));
+    }
+    set("spec/os", json!({"name": "windows"}));
+    set("spec/os", json!({"name": "linux"}));
+    let sources = [
+        ("hostPath", json!({"path": "/"})),
+        ("gcePersistentDisk", json!({"pdName": "a"})),
+        ("awsElasticBlockStore", json!({"volumeID": "a"})),
+        ("gitRepo", json!({"repository": "a"})),
+        ("nfs", json!({"server": "a", "path": "/"})),
+        ("iscsi", json!({"targetPortal": "a", "iqn": "iqn.2001-04.com.example:a", "lun": 0})),
+        ("glusterfs", json!({"endpoints": "a", "path": "b"})),
+        ("rbd", json!({"monitors": ["a"], "image": "b"})),
+        ("flexVolume", json!({"driver": "a/b"})),
+        ("cinder", json!({"volumeID": "a"})),
+        ("cephfs", json!({"monitors": ["a"]})),
+        ("flocker", json!({"datasetName": "a"})),
+        ("fc", json!({"targetWWNs": ["a"], "lun": 0})),
+        ("azureFile", json!({"secretName": "a", "shareName": "b"})),
+        ("vsphereVolume", json!({"volumePath": "a"})),
+        ("quobyte", json!({"registry": "a:1", "volume": "b"})),
+        ("azureDisk", json!({"diskName": "a", "diskURI": "b"})),
+        ("portworxVolume", json!({"volumeID": "a"})),
+        ("scaleIO", json!({"gateway": "a", "system": "b", "secretRef": {"name": "c"}, "volumeName": "d"})),
+        ("storageos", json!({"volumeName": "a"})),
+        ("image", json!({"reference": "a"})),
+        ("configMap", json!({"name": "a"})),
+        ("secret", json!({"secretName": "a"})),
+        ("emptyDir", json!({})),
+        ("downwardAPI", json!({})),
+        ("projected", json!({"sources": []})),
+        ("csi", json!({"driver": "a"})),
+        ("persistentVolumeClaim", json!({"claimName": "a"})),
+    ];
+    for (kind, source) in sources {
+        set("spec/volumes", json!([{"name": "v", kind: source}]));
+        set("spec/volumes", json!([{"name": "v", kind: source}, {"name": "a", kind: source}]));
+        set("spec/volumes", json!([{"name": "v", kind: source}, {"name": "w", "hostPath": {"path": "/"}}]));
+        set(
+            "spec/volumes",
+            json!([{"name": "v", "nfs": {"server": "a", "path": "/"}}, {"name": "w", kind: source}]),
+        );
+    }
+    set("spec/volumes", json!([{"name": "v"}]));
+    set("spec/volumes", json!([{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]));
+    for name in [
+        "kernel.shm_rmid_forced",
+        "kernel.msgmax",
+        "kernel/shm_rmid_forced",
+        "net.ipv4.ip_local_port_range",
+        "net.ipv4.ip_local_reserved_ports",
+        "net.ipv4.ip_unprivileged_port_start",
+        "net.ipv4.ping_group_range",
+        "net.ipv4.tcp_syncookies",
+        "net.ipv4.tcp_keepalive_time",
+        "net.ipv4.tcp_keepalive_intvl",
+        "net.ipv4.tcp_keepalive_probes",
+        "net.ipv4.tcp_fin_timeout",
+        "net.ipv4.tcp_rmem",
+        "net.ipv4.tcp_wmem",
+        "net.ipv4.tcp_mem",
+        "net.core.somaxconn",
+        "net.core.rmem_max",
+    ] {
+        set("spec/securityContext/sysctls", json!([{"name": name, "value": "1"}]));
+        set(
+            "spec/securityContext/sysctls",
+            json!([{"name": "vm.b", "value": "1"}, {"name": name, "value": "1"}, {"name": "vm.a", "value": "1"}]),
+        );
+    }
+    let annotation = |key: &str| format!("metadata/annotations/{}", key.replace('/', "~1"));
+    for container in ["c", "i", "none"] {
+        let key = annotation(&format!("container.apparmor.security.beta.kubernetes.io/{container}"));
+        for profile in ["unconfined", "runtime/default", "localhost/a", "", "odd"] {
+            set(&key, json!(profile));
+        }
+        let key = annotation(&format!("container.seccomp.security.alpha.kubernetes.io/{container}"));
+        set(&key, json!("unconfined"));
+    }
+    let [c, d] = ["c", "d"].map(|name| format!("container.apparmor.security.beta.kubernetes.io/{name}"));
+    set("metadata/annotations", json!({c: "unconfined", d: "unconfined"}));
+    set(&annotation("seccomp.security.alpha.kubernetes.io/pod"), json!("unconfined"));
+    all
+}
+
+/// One violation of each kind, for what is said of two or all of them.
+fn violations() -> Vec<(Part, &'static str, Value)> {
+    vec![
+        // First, for the others to add to it.
+        (First, "securityContext", json!({"privileged": true, "capabilities": {"drop": ["ALL"]}})),
+        (Pod, "hostNetwork", json!(true)),
+        (Pod, "hostPID", json!(true)),
+        (Pod, "hostIPC", json!(true)),
+        (Pod, "volumes", json!([{"name": "v", "hostPath": {"path": "/"}}])),
+        (Pod, "securityContext/sysctls", json!([{"name": "vm.a", "value": "1"}])),
+        (Pod, "securityContext/windowsOptions", json!({"hostProcess": true})),
+        (Pod, "securityContext/appArmorProfile", json!({"type": "Unconfined"})),
+        (First, "securityContext/capabilities", json!({"add": ["SYS_TIME"]})),
+        (First, "securityContext/allowPrivilegeEscalation", json!(true)),
+        (First, "securityContext/procMount", json!("Unmasked")),
+        (First, "securityContext/seLinuxOptions", json!({"type": "spc_t"})),
+        (First, "securityContext/runAsNonRoot", json!(false)),
+        (First, "securityContext/runAsUser", json!(0)),
+        (First, "securityContext/seccompProfile", json!({"type": "Unconfined"})),
+        (First, "ports", json!([{"containerPort": 80, "hostPort": 80}])),
+        (First, "livenessProbe", json!({"httpGet": {"port": 80, "host": "a"}})),
+        (Second, "lifecycle", json!({"preStop": {"tcpSocket": {"port": 80, "host": "b"}}})),
+    ]
+}
+
+/// A pod that fits every level.
+fn hardened() -> Value {
+    let container = |name: &str| {
+        json!({"name": name, "image": "pause",
+            "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}})
+    };
+    // Nothing adds a volume for its token, whose name is random.
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+        "automountServiceAccountToken": false,
+        "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+        "initContainers": [container("i")],
+        "containers": [container("c"), container("d")],
+    }})
+}
+
+fn put(value: &mut Value, path: &str, to: &Value) {
+    let keys = path.split('/').map(|key| key.replace("~1", "/"));
+    *keys.fold(value, |value, key| &mut value[key]) = to.clone();
+}
+
+impl Part {
+    fn put(self, pod: &mut Value, path: &str, to: &Value) {
+        let spec = &mut pod["spec"];
+        let part = match self {
+            Pod => spec,
+            Init => &mut spec["initContainers"][0],
+            First => &mut spec["containers"][0],
+            Second => &mut spec["containers"][1],
+            Each => return [Init, First, Second].into_iter().for_each(|part| part.put(pod, path, to)),
+        };
+        put(part, path, to);
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Pod => "pod",
+            Init => "i",
+            First => "c",
+            Second => "d",
+            Each => "each",
+        }
+    }
+}
+
+/// All pods, with what is special about each.
+fn pods() -> Vec<(String, Value)> {
+    let mut pods = vec![("hardened".to_owned(), hardened())];
+    for (path, value) in of_pods() {
+        let mut pod = hardened();
+        put(&mut pod, &path, &value);
+        pods.push((format!("{path} {value}"), pod));
+    }
+    for (path, pods_too, values) in fields() {
+        let settings = |part: Part| values.iter().map(move |value| (part, value));
+        for part in [Pod, Init, First, Each].into_iter().filter(|part| pods_too || !matches!(part, Pod)) {
+            for (part, value) in settings(part) {
+                for (relaxation, to) in [
+                    ("", json!(null)),
+                    ("hostUsers", json!(false)),
+                    ("hostNetwork", json!(true)),
+                    ("os", json!({"name": "windows"})),
+                ] {
+                    let mut pod = hardened();
+                    part.put(&mut pod, path, value);
+                    if !relaxation.is_empty() {
+                        Pod.put(&mut pod, relaxation, &to);
+                    }
+                    pods.push((format!("{} {path} {value} {relaxation}", part.name()), pod));
+                }
+            }
+        }
+        let pairs = [(Pod, First), (Pod, Each), (First, Second), (Init, First)];
+        for (one, other) in pairs.into_iter().filter(|(one, _)| pods_too || !matches!(one, Pod)) {
+            for (one, value) in settings(one) {
+                for (other, and) in settings(other) {
+                    let mut pod = hardened();
+                    one.put(&mut pod, path, value);
+                    other.put(&mut pod, path, and);
+                    let what = format!("{} and {} {path} {value} {and}", one.name(), other.name());
+                    pods.push((what, pod));
+                }
+            }
+        }
+        for value in &values {
+            let mut pod = hardened();
+            for part in [Pod, Init, First, Second].into_iter().filter(|part| pods_too || !matches!(part, Pod))
+            {
+                part.put(&mut pod, path, value);
+            }
+            pods.push((format!("everywhere {path} {value}"), pod));
+        }
+    }
+    let violations = violations();
+    let mut all = hardened();
+    for (n, (part, path, value)) in violations.iter().enumerate() {
+        // These are not valid with some of the others.
+        if !["securityContext/windowsOptions", "securityContext/procMount"].contains(path) {
+            part.put(&mut all, path, value);
+        }
+        for (other, and, to) in &violations[..n] {
+            let mut pod = hardened();
+            other.put(&mut pod, and, to);
+            part.put(&mut pod, path, value);
+            // Only valid so.
+            if [*path, *and].contains(&"securityContext/procMount") {
+                Pod.put(&mut pod, "hostUsers", &json!(false));
+            }
+            pods.push((format!("{path} with {and}"), pod));
+        }
+    }
+    pods.push(("all violations".to_owned(), all));
+    let bare = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"automountServiceAccountToken": false, "containers": [{"name": "c", "image": "pause"}]}});
+    pods.push(("bare".to_owned(), bare));
+    for options in [json!(null), json!({"hostProcess": true}), json!({"hostProcess": false})] {
+        for flag in [json!(null), json!(true), json!(false)] {
+            let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {
+                "os": {"name": "windows"}, "hostNetwork": options["hostProcess"] == true,
+                "containers": [{"name": "c", "image": "pause"}], "automountServiceAccountToken": false,
+                "securityContext": {"runAsNonRoot": flag, "windowsOptions": options},
+            }});
+            pods.push((format!("windows {flag} {options}"), pod));
+        }
+    }
+    pods
+}
+
+struct Question {
+    what: String,
+    method: Method,
+    path: String,
+    content: &'static str,
+    body: Value,
+}
+
+impl Question {
+    fn create(what: &str, path: String, body: &Value) -> Self {
+        let what = format!("{what} in {path}");
+        Self {
+            what,
+            method: Method::POST,
+            path: format!("{path}?dryRun=All"),
+            content: JSON,
+            body: body.clone(),
+        }
+    }
+
+    fn patch(what: &str, path: &str, body: &Value) -> Self {
+        let what = format!("{what} of {path}");
+        Self {
+            what,
+            method: Method::PATCH,
+            path: format!("{path}?dryRun=All"),
+            content: MERGE,
+            body: body.clone(),
+        }
+    }
+}
+
+/// Status code, reason and message, or spec and annotations, and the warnings about pod security.
+type Answer = (u16, Value, Value, Vec<String>);
+
+async fn ask(server: &kube::Client, question: &Question) -> Result<Answer> {
+    let request = Request::builder().method(&question.method).uri(&question.path);
+    let request = request.header("content-type", question.content);
+    let response = server.send(request.body(Body::from(serde_json::to_vec(&question.body)?))?).await?;
+    let code = response.status().as_u16();
+    let warnings = response.headers().get_all("warning").iter();
+    // Upstream warns of much else in a pod.
+    let warnings = warnings
+        .filter_map(|warning| warning.to_str().ok())
+        .filter(|warning| warning.contains("PodSecurity"))
+        .map(str::to_owned)
+        .collect();
+    let mut answer: Value = serde_json::from_slice(&response.into_body().collect().await?.to_bytes())?;
+    if code == 422 {
+        // What is said of wrong fields is not about security.
+        answer["message"].take();
+    }
+    let (what, more) = if code < 400 {
+        // Jobs repeat their uid in labels.
+        let spec = if answer["kind"] == "Pod" { answer["spec"].take() } else { Value::Null };
+        (spec, answer["metadata"]["annotations"].take())
+    } else {
+        (answer["reason"].take(), answer["message"].take())
+    };
+    Ok((code, what, more, warnings))
+}
+
+/// Makes the namespaces, with a pod in each that only the last would accept today.
+async fn prepare(servers: &Servers) -> Result<()> {
+    for server in servers {
+        for (mode, level) in NAMESPACES {
+            let name = format!("{mode}-{level}");
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            let account =
+                json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+            let mut pod = hardened();
+            pod["metadata"]["name"] = json!("old");
+            put(&mut pod, "spec/hostNetwork", &json!(true));
+            let mut good = hardened();
+            good["metadata"]["name"] = json!("good");
+            let mut deployments = [deployment(&pod), deployment(&hardened())];
+            deployments[0]["metadata"]["name"] = json!("old");
+            deployments[1]["metadata"]["name"] = json!("good");
+            let [old_deployment, good_deployment] = deployments;
+            for (path, object) in [
+                ("/api/v1/namespaces".to_owned(), namespace),
+                (format!("/api/v1/namespaces/{name}/serviceaccounts"), account),
+                (format!("/api/v1/namespaces/{name}/pods"), pod),
+                (format!("/api/v1/namespaces/{name}/pods"), good),
+                (format!("/apis/apps/v1/namespaces/{name}/deployments"), old_deployment),
+                (format!("/apis/apps/v1/namespaces/{name}/deployments"), good_deployment),
+            ] {
+                let (code, answer) = send(server, Method::POST, &path, &object).await?;
+                anyhow::ensure!(code == 201, "{path}: {answer}");
+            }
+            let path = format!("/api/v1/namespaces/{name}");
+            let (_, mut namespace) = send(server, Method::GET, &path, &Value::Null).await?;
+            namespace["metadata"]["labels"][format!("pod-security.kubernetes.io/{mode}")] = json!(level);
+            let (code, answer) = send(server, Method::PUT, &path, &namespace).await?;
+            anyhow::ensure!(code == 200, "{path}: {answer}");
+        }
+    }
+    Ok(())
+}
+
+fn template(pod: &Value) -> Value {
+    json!({"metadata": {"labels": {"a": "b"}, "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]})
+}
+
+fn deployment(pod: &Value) -> Value {
+    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template(pod)}})
+}
+
+/// What is asked in one namespace.
+fn questions(namespace: &str, pods: &[(String, Value)]) -> Vec<Question> {
+    let place = format!("/api/v1/namespaces/{namespace}/pods");
+    let apps = format!("/apis/apps/v1/namespaces/{namespace}");
+    let batch = format!("/apis/batch/v1/namespaces/{namespace}");
+    let mut all: Vec<Question> =
+        pods.iter().map(|(what, pod)| Question::create(what, place.clone(), pod)).collect();
+    let templates = ["hardened", "bare", "all violations", "spec/hostNetwork true"];
+    let is_template = |what: &str| templates.contains(&what) || what.contains("apparmor");
+    for (what, pod) in pods.iter().filter(|(what, _)| is_template(what)) {
+        all.push(Question::create(what, format!("{apps}/deployments"), &deployment(pod)));
+        let mut set = deployment(pod);
+        set["kind"] = json!("DaemonSet");
+        all.push(Question::create(what, format!("{apps}/daemonsets"), &set));
+        let mut template = template(pod);
+        template["spec"]["restartPolicy"] = json!("Never");
+        let job = json!({"template": template});
+        let one = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": job});
+        all.push(Question::create(what, format!("{batch}/jobs"), &one));
+        let cron = json!({"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "j"},
+            "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": job}}});
+        all.push(Question::create(what, format!("{batch}/cronjobs"), &cron));
+    }
+    let images = |image: &str| {
+        let mut pod = hardened();
+        pod["spec"]["containers"][0]["image"] = json!(image);
+        json!({"spec": {"containers": pod["spec"]["containers"]}})
+    };
+    let debugger = |context: Value| json!({"spec": {"ephemeralContainers": [{"name": "e", "image": "pause", "securityContext": context}]}});
+    let strict = json!({"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}});
+    let mut probe = debugger(strict.clone());
+    probe["spec"]["ephemeralContainers"][0]["livenessProbe"] = json!({"httpGet": {"port": 80, "host": "a"}});
+    let app_armor = "container.apparmor.security.beta.kubernetes.io/c";
+    for pod in ["old", "good"].map(|name| format!("{place}/{name}")) {
+        all.extend([
+            Question::patch("a label", &pod, &json!({"metadata": {"labels": {"a": "b"}}})),
+            Question::patch("an annotation", &pod, &json!({"metadata": {"annotations": {"a": "b"}}})),
+            Question::patch(
+                "a seccomp annotation",
+                &pod,
+                &json!({"metadata": {"annotations": {"seccomp.security.alpha.kubernetes.io/pod": "unconfined"}}}),
+            ),
+            Question::patch(
+                "an AppArmor annotation",
+                &pod,
+                &json!({"metadata": {"annotations": {app_armor: "unconfined"}}}),
+            ),
+            Question::patch("an image", &pod, &images("other")),
+            Question::patch("the same images", &pod, &images("pause")),
+            Question::patch("a deadline", &pod, &json!({"spec": {"activeDeadlineSeconds": 7}})),
+            Question::patch("a toleration", &pod, &json!({"spec": {"tolerations": [{"operator": "Exists"}]}})),
+            Question::patch("a debugger", &format!("{pod}/ephemeralcontainers"), &debugger(strict.clone())),
+            Question::patch("a loose debugger", &format!("{pod}/ephemeralcontainers"), &debugger(json!(null))),
+            Question::patch(
+                "a privileged debugger",
+                &format!("{pod}/ephemeralcontainers"),
+                &debugger(json!({"privileged": true})),
+            ),
+            Question::patch("a probed debugger", &format!("{pod}/ephemeralcontainers"), &probe),
+            Question::patch("a status", &format!("{pod}/status"), &json!({"status": {"phase": "Running"}})),
+        ]);
+    }
+    for deployment in ["old", "good"].map(|name| format!("{apps}/deployments/{name}")) {
+        let host = json!({"spec": {"template": {"spec": {"hostNetwork": true, "hostPID": true}}}});
+        all.extend([
+            Question::patch("host namespaces", &deployment, &host),
+            Question::patch("a label", &deployment, &json!({"metadata": {"labels": {"a": "b"}}})),
+            Question::patch("replicas", &deployment, &json!({"spec": {"replicas": 2}})),
+            Question::patch("replicas", &format!("{deployment}/scale"), &json!({"spec": {"replicas": 2}})),
+            Question::patch("a status", &format!("{deployment}/status"), &json!({"status": {"replicas": 2}})),
+        ]);
+    }
+    all
+}
+
+/// What upstream refuses at every level, and Tombolo does not: fields that mean nothing on Windows, namespaces of the host with
+/// users of its own, a disk of a kind that is gone, and wrong annotations of old.
+fn is_left_out(what: &str) -> bool {
+    let words = [" os in ", "\"windows\"", "procMount with host", "azureDisk", "annotation"];
+    words.iter().any(|word| what.contains(word))
+}
+
+/// How many answers differ.
+pub async fn compare(servers: &Servers) -> Result<usize> {
+    prepare(servers).await?;
+    let pods = pods();
+    let mut all = Vec::new();
+    for (mode, level) in NAMESPACES {
+        all.extend(questions(&format!("{mode}-{level}"), &pods));
+    }
+    assert!(all.len() > 2_000, "only {} cases", all.len());
+    let both =
+        |question| async move { futures::try_join!(ask(&servers[0], question), ask(&servers[1], question)) };
+    let mut answers = stream::iter(all.iter().map(both)).buffered(IN_FLIGHT);
+    let (mut differ, mut refused, mut warned) = (0, 0, 0);
+    for question in &all {
+        let (upstream, tombolo) = answers.next().await.context("every question is answered")??;
+        refused += usize::from(upstream.0 == 403);
+        warned += usize::from(!upstream.3.is_empty());
+        if upstream != tombolo && (upstream.0 != 422 || !is_left_out(&question.what)) {
+            differ += 1;
+            println!("DIFFERS {}\n  upstream {upstream:?}\n  tombolo  {tombolo:?}", question.what);
+        }
+    }
+    println!(
+        "pod security: {} of {} answers agree; {refused} refused, {warned} warned",
+        all.len() - differ,
+        all.len()
+    );
+    Ok(differ)
+}
