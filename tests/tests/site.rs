@@ -287,7 +287,7 @@ spec:
 fn reached_into(site: &TwoNodes, release: Fixture) -> Result<()> {
     let kubectl = site.kubectl_of(release);
     let is = |args: &[&str], wanted: &str| {
-        let out = kubectl.run(args)?;
+        let out = kubectl.output_with_input(args, "")?;
         ensure!(out == wanted, "kubectl {}: {out:?}, not {wanted:?}", args.join(" "));
         Ok(())
     };
@@ -318,7 +318,7 @@ fn reached_into(site: &TwoNodes, release: Fixture) -> Result<()> {
 
     is(&["exec", "talker", "-c", "main", "--", "cat", "/etc/hostname"], "talker\n")?;
     let input = "there\nand back\n";
-    let echoed = kubectl.run_with_input(&["exec", "-i", "talker", "-c", "main", "--", "cat"], input)?;
+    let echoed = kubectl.output_with_input(&["exec", "-i", "talker", "-c", "main", "--", "cat"], input)?;
     ensure!(echoed == input, "{echoed:?}");
     let failed = kubectl.run(&["exec", "talker", "-c", "main", "--", "sh", "-c", "exit 7"]);
     let failed = failed.err().map(|error| format!("{error:#}")).unwrap_or_default();

@@ -49,12 +49,22 @@ impl Kubectl {
         command
     }
 
-    /// Runs it and gives its standard output; a failure is an error with what it printed.
+    /// Runs it and gives what it printed, its complaints and warnings last; a failure is an error with the same.
     pub fn run(&self, args: &[&str]) -> Result<String> {
         self.run_with_input(args, "")
     }
 
     pub fn run_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        self.ended(args, input).map(|(out, complaints)| out + &complaints)
+    }
+
+    /// Its standard output alone, for what a container printed: kubectl 1.30 at times complains beside it that it did not
+    /// know yet what to do with the empty message by which a server begins.
+    pub fn output_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        self.ended(args, input).map(|(out, _)| out)
+    }
+
+    fn ended(&self, args: &[&str], input: &str) -> Result<(String, String)> {
         let mut child = self
             .command(args)
             .stdin(Stdio::piped())
@@ -64,11 +74,12 @@ impl Kubectl {
             .context("could not start kubectl")?;
         child.stdin.take().context("kubectl has a pipe for input")?.write_all(input.as_bytes())?;
         let output = child.wait_with_output()?;
-        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
         if !output.status.success() {
             bail!("kubectl {} failed ({}): {out}{err}", args.join(" "), output.status);
         }
-        Ok(format!("{out}{err}"))
+        Ok((out, err))
     }
 
     /// Applies a manifest given as text.
