@@ -24,6 +24,7 @@ use crate::http::query::Query;
 use crate::http::route::{self, Target};
 use crate::http::serving::Serving;
 use crate::http::status::{Failure, Result};
+use crate::http::warnings;
 use crate::kinds;
 use crate::kubelet::Kubelet;
 use crate::limits::Limiter;
@@ -342,12 +343,8 @@ impl Server {
         if !headers.contains_key(header::CACHE_CONTROL) {
             headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
         }
-        for warning in &call.warnings {
-            let text: String = warning.chars().filter(|c| !c.is_control()).collect();
-            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
-            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
-                headers.append(header::WARNING, value);
-            }
+        for warning in warnings::headers(&call.warnings) {
+            headers.append(header::WARNING, warning);
         }
         let code = response.status().as_u16();
         // Only names that exist become labels: a stranger must not be able to grow them without end.

@@ -23,7 +23,9 @@ mod flow;
 mod meta;
 mod networking;
 mod parts;
+mod platform;
 mod pod;
+mod pod_annotations;
 mod policies;
 mod policy;
 mod rbac;
@@ -89,18 +91,20 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
 
 /// Drops what earlier versions did not look for in pods and what the stored object has as well: it must stay writable.
 fn spare_stored_pods(e: &mut Errors, kind: &str, old: &Value) {
-    let path = match kind {
-        "Pod" => "spec",
-        "PodTemplate" => "template.spec",
-        "CronJob" => "spec.jobTemplate.spec.template.spec",
-        _ => "spec.template.spec",
+    let place = match kind {
+        "Pod" => "",
+        "PodTemplate" => "template.",
+        "CronJob" => "spec.jobTemplate.spec.template.",
+        _ => "spec.template.",
     };
     if e.0.is_empty() {
         return;
     }
-    let Some(spec) = old.pointer(&format!("/{}", path.replace('.', "/"))) else { return };
+    let Some(pod) = old.pointer(format!("/{}", place.replace('.', "/")).trim_end_matches('/')) else {
+        return;
+    };
     let mut stored = Errors::default();
-    pod::later_checks(&mut stored, &At::named(spec, path));
+    pod::later_checks(&mut stored, pod, place);
     let stored: HashSet<FieldError> = stored.0.into_iter().collect();
     e.0.retain(|error| !stored.contains(error));
 }

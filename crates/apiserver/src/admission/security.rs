@@ -1,15 +1,20 @@
 //! Pod security: a namespace's labels say how much a pod in it may ask of its node.
 //!
 //! The levels are upstream's: `privileged` allows everything, `baseline` nothing that reaches into the node,
-//! `restricted` only what a hardened workload needs.
+//! `restricted` only what a hardened workload needs. What they mean has changed with the releases of Kubernetes, and a
+//! namespace may ask for an earlier one's meaning.
 
 mod checks;
+
+use std::collections::BTreeMap;
+use std::fmt;
 
 use serde_json::Value;
 use tombolo_k8s::field::FieldError;
 
 use crate::kinds::pods::APP_ARMOR;
-use checks::{Subject, containers};
+use crate::registry::write;
+use checks::{Finding, Subject, containers};
 
 const ENFORCE: &str = "pod-security.kubernetes.io/enforce";
 const AUDIT: &str = "pod-security.kubernetes.io/audit";
@@ -36,14 +41,111 @@ impl Level {
     }
 }
 
-/// The levels that a namespace enforces and warns of. Who says nothing of warnings is warned of what is enforced. A word
+/// The minor release of Kubernetes 1 whose rules are meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Release(u32);
+
+impl Release {
+    const LATEST: Self = Self(u32::MAX);
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "latest" {
+            return Some(Self::LATEST);
+        }
+        let number = text.strip_prefix("v1.")?;
+        let plain = number.bytes().all(|b| b.is_ascii_digit()) && (number == "0" || !number.starts_with('0'));
+        number.parse().ok().filter(|_| plain).map(Self)
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::LATEST => f.write_str("latest"),
+            Self(minor) => write!(f, "v1.{minor}"),
+        }
+    }
+}
+
+/// A level as one release of Kubernetes understood it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    level: Level,
+    release: Release,
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.level.name(), self.release)
+    }
+}
+
+impl Policy {
+    /// What a pod, or what pods are made from, does that is not allowed: each fault in upstream's words.
+    fn findings(self, pod: &Value) -> Vec<Finding> {
+        let (spec, annotations) = (&pod["spec"], &pod["metadata"]["annotations"]);
+        checks::findings(self.level, &Subject { spec, annotations, release: self.release })
+    }
+
+    /// What is wrong with a pod; `None` when it is fine.
+    pub fn violation(self, pod: &Value) -> Option<String> {
+        let found: Vec<String> = self.findings(pod).iter().map(Finding::to_string).collect();
+        (!found.is_empty()).then(|| format!("violates PodSecurity \"{self}\": {}", found.join(", ")))
+    }
+
+    /// Whether pods that were fine by the other may be wrong by this one.
+    pub fn is_stricter_than(self, other: Self) -> bool {
+        self.level != Level::Privileged && (self.release != other.release || self.level > other.level)
+    }
+
+    /// What to tell who makes a namespace enforce this while pods are there: faults, with the pods that have them.
+    pub fn warnings(self, namespace: &str, pods: &[Value]) -> Vec<String> {
+        let mut faulty: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for pod in pods {
+            let reasons: Vec<String> = self.findings(pod).into_iter().map(|found| found.reason).collect();
+            if !reasons.is_empty() {
+                faulty.entry(reasons.join(", ")).or_default().push(write::name_of(pod));
+            }
+        }
+        let mut told: Vec<String> = Vec::from_iter(faulty.iter().map(|(reasons, names)| {
+            let first = names.iter().min().copied().unwrap_or_default();
+            let others = match names.len() {
+                0 | 1 => String::new(),
+                2 => " (and 1 other pod)".to_owned(),
+                count => format!(" (and {} other pods)", count - 1),
+            };
+            format!("{first}{others}: {reasons}")
+        }));
+        told.sort();
+        if !told.is_empty() {
+            let what = format!(
+                "existing pods in namespace {namespace:?} violate the new PodSecurity enforce level \"{self}\""
+            );
+            told.insert(0, what);
+        }
+        told
+    }
+}
+
+/// What a namespace enforces and what it warns of. Who says nothing of warnings is warned of what is enforced. A word
 /// that is no level enforces the strictest and warns of nothing.
-pub fn levels<'a>(label: impl Fn(&str) -> Option<&'a str>) -> (Level, Level) {
-    let level = |key: &str, unsaid: Level, otherwise: Level| {
-        label(key).map_or(unsaid, |text| Level::parse(text).unwrap_or(otherwise))
+pub fn policies<'a>(label: impl Fn(&str) -> Option<&'a str>) -> (Policy, Policy) {
+    let release = |mode: &str| {
+        let text = label(&format!("{mode}-version"))?;
+        Some(Release::parse(text).unwrap_or(Release::LATEST))
     };
-    let enforced = level(ENFORCE, Level::Privileged, Level::Restricted);
-    (enforced, level(WARN, enforced, Level::Privileged))
+    let said = label(ENFORCE).map(Level::parse);
+    let enforced = Policy {
+        level: said.map_or(Level::Privileged, |level| level.unwrap_or(Level::Restricted)),
+        release: release(ENFORCE).unwrap_or(Release::LATEST),
+    };
+    let warned_unsaid = said.flatten().filter(|_| label(WARN).is_none());
+    let level = match warned_unsaid {
+        Some(level) => level,
+        None => label(WARN).and_then(Level::parse).unwrap_or(Level::Privileged),
+    };
+    let otherwise = if warned_unsaid.is_some() { enforced.release } else { Release::LATEST };
+    (enforced, Policy { level, release: release(WARN).unwrap_or(otherwise) })
 }
 
 /// What is wrong with the labels by which a namespace chooses its levels.
@@ -59,15 +161,13 @@ pub fn label_errors(namespace: &Value) -> Vec<FieldError> {
     };
     for key in [ENFORCE, AUDIT, WARN] {
         check(key, |text| Level::parse(text).is_some(), "must be one of privileged, baseline, restricted");
-        check(&format!("{key}-version"), is_version, "must be \"latest\" or \"v1.x\"");
+        check(
+            &format!("{key}-version"),
+            |text| Release::parse(text).is_some(),
+            "must be \"latest\" or \"v1.x\"",
+        );
     }
     errors
-}
-
-fn is_version(text: &str) -> bool {
-    let number = text.strip_prefix("v1.").unwrap_or_default();
-    let digits = !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit());
-    text == "latest" || (digits && (number == "0" || !number.starts_with('0')))
 }
 
 /// Whether an update changes something that a level judges. The rest of a pod's spec never changes, or is no matter of
@@ -85,20 +185,17 @@ pub fn judges_anew(pod: &Value, old: &Value) -> bool {
     runs(pod) != runs(old) || profiles(pod) != profiles(old)
 }
 
-/// What a pod spec does that a level does not allow, in upstream's words; `None` when it is fine.
-pub fn violation(level: Level, spec: &Value, annotations: &Value) -> Option<String> {
-    let found = checks::findings(level, &Subject { spec, annotations });
-    (!found.is_empty())
-        .then(|| format!("violates PodSecurity \"{}:latest\": {}", level.name(), found.join(", ")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
     fn text(level: Level, spec: Value) -> String {
-        violation(level, &spec, &Value::Null).unwrap_or_default()
+        as_of(level, Release::LATEST, json!({"spec": spec}))
+    }
+
+    fn as_of(level: Level, release: Release, pod: Value) -> String {
+        Policy { level, release }.violation(&pod).unwrap_or_default()
     }
 
     #[test]
@@ -147,16 +244,76 @@ mod tests {
     }
 
     #[test]
+    fn an_earlier_release_has_its_own_rules() {
+        let probe = json!({"httpGet": {"port": 80, "host": "10.0.0.1"}});
+        let pod = json!({"spec": {"containers": [{"name": "c", "livenessProbe": probe}]}});
+        assert_eq!(as_of(Level::Baseline, Release(33), pod.clone()), "");
+        assert!(
+            as_of(Level::Baseline, Release(34), pod).starts_with("violates PodSecurity \"baseline:v1.34\": ")
+        );
+        let annotations = json!({"container.seccomp.security.alpha.kubernetes.io/c": "unconfined"});
+        let pod = json!({"metadata": {"annotations": annotations}, "spec": {"containers": [{"name": "c"}]}});
+        assert_eq!(
+            as_of(Level::Baseline, Release(18), pod.clone()),
+            "violates PodSecurity \"baseline:v1.18\": seccompProfile (forbidden annotation \
+             container.seccomp.security.alpha.kubernetes.io/c=\"unconfined\")"
+        );
+        assert_eq!(as_of(Level::Baseline, Release(19), pod), "");
+        assert_eq!(
+            ["v1.0", "v1.36", "latest"].map(Release::parse),
+            [Some(Release(0)), Some(Release(36)), Some(Release::LATEST)]
+        );
+        assert_eq!(["v1.", "v1.01", "v1.+1", "1.2", "v2.0", ""].map(Release::parse), [None; 6]);
+    }
+
+    #[test]
+    fn who_makes_a_namespace_stricter_is_told_which_pods_would_not_fit() {
+        let pod = |name: &str, spec: Value| json!({"metadata": {"name": name}, "spec": spec});
+        let host = json!({"hostNetwork": true, "containers": [{"name": "c"}]});
+        let pods = [
+            pod("c", host.clone()),
+            pod("b", host.clone()),
+            pod("d", host),
+            pod(
+                "a",
+                json!({"hostPID": true, "containers": [{"name": "c", "securityContext": {"privileged": true}}]}),
+            ),
+            pod("fine", json!({"containers": [{"name": "c"}]})),
+        ];
+        let baseline = Policy { level: Level::Baseline, release: Release(30) };
+        assert_eq!(
+            baseline.warnings("n", &pods),
+            [
+                "existing pods in namespace \"n\" violate the new PodSecurity enforce level \"baseline:v1.30\"",
+                "a: host namespaces, privileged",
+                "b (and 2 other pods): host namespaces",
+            ]
+        );
+        assert!(baseline.warnings("n", &pods[4..]).is_empty());
+    }
+
+    #[test]
     fn who_says_nothing_of_warnings_is_warned_of_what_is_enforced() {
-        let labels = |enforce, warn| {
-            levels(move |key| match key {
-                ENFORCE => enforce,
-                WARN => warn,
-                _ => None,
-            })
-        };
-        assert_eq!(labels(Some("baseline"), None), (Level::Baseline, Level::Baseline));
-        assert_eq!(labels(Some("baseline"), Some("privileged")), (Level::Baseline, Level::Privileged));
-        assert_eq!(labels(None, Some("restricted")), (Level::Privileged, Level::Restricted));
+        fn labels(pairs: &[(&str, &str)]) -> (String, String) {
+            let (enforced, warned) =
+                policies(|key| pairs.iter().find(|(name, _)| key == *name).map(|(_, value)| *value));
+            (enforced.to_string(), warned.to_string())
+        }
+        let both = |enforced: &str, warned: &str| (enforced.to_owned(), warned.to_owned());
+        assert_eq!(labels(&[(ENFORCE, "baseline")]), both("baseline:latest", "baseline:latest"));
+        assert_eq!(
+            labels(&[(ENFORCE, "baseline"), (WARN, "privileged")]),
+            both("baseline:latest", "privileged:latest")
+        );
+        assert_eq!(labels(&[(WARN, "restricted")]), both("privileged:latest", "restricted:latest"));
+        let version = "pod-security.kubernetes.io/enforce-version";
+        assert_eq!(
+            labels(&[(ENFORCE, "baseline"), (version, "v1.20")]),
+            both("baseline:v1.20", "baseline:v1.20")
+        );
+        assert_eq!(
+            labels(&[(ENFORCE, "odd"), (version, "odd")]),
+            both("restricted:latest", "privileged:latest")
+        );
     }
 }

@@ -9,4 +9,5 @@ pub mod query;
 pub mod route;
 pub mod serving;
 pub mod status;
+pub mod warnings;
 mod wire;

@@ -65,6 +65,15 @@ async fn a_defined_kind_is_served_at_once_with_defaults_and_without_unknown_fiel
 }
 
 #[tokio::test]
+async fn more_unknown_fields_than_an_answer_has_room_for_are_dropped_all_the_same() {
+    let client = defined().await;
+    let unknown: serde_json::Map<_, _> = (0..50_000).map(|n| (format!("bogus{n}"), json!(1))).collect();
+    let made = client.post(FOOS, foo("a", json!(unknown))).await;
+    assert!((10..1_000).contains(&made.warnings.len()), "{} warnings", made.warnings.len());
+    assert_eq!(made.expect(201)["spec"], json!({"color": "red"}));
+}
+
+#[tokio::test]
 async fn each_version_shows_the_object_in_its_own_form() {
     let client = defined().await;
     client.post(FOOS, foo("a", json!({}))).await.expect(201);

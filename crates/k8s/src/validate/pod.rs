@@ -8,13 +8,16 @@ use serde_json::Value;
 
 use super::at::{At, Errors, same};
 use super::container::{self, Context};
-use super::{meta, scheduling, volume};
+use super::{meta, platform, pod_annotations, scheduling, volume};
 use crate::names;
 
-const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
+pub(super) const CONTAINERS: [&str; 3] = ["initContainers", "containers", "ephemeralContainers"];
 
 pub(super) fn create(e: &mut Errors, pod: &At<'_, '_>) {
-    let spec = pod.get("spec");
+    let (metadata, spec) = (pod.get("metadata"), pod.get("spec"));
+    let annotations = metadata.get("annotations");
+    pod_annotations::of_pod(e, &annotations, &spec);
+    pod_annotations::match_fields(e, &annotations, &spec);
     pod_spec(e, &spec, true);
     for list in ["containers", "initContainers"] {
         spec.get(list).items().for_each(|container| image_whitespace(e, &container));
@@ -54,8 +57,11 @@ pub(super) fn template(e: &mut Errors, template: &At<'_, '_>) {
     // Upstream reports the template's metadata without naming `metadata`.
     let metadata = template.get("metadata");
     meta::labels(e, &template.get("labels").with(metadata.get("labels").value));
-    meta::annotations(e, &template.get("annotations").with(metadata.get("annotations").value));
+    let annotations = template.get("annotations").with(metadata.get("annotations").value);
+    meta::annotations(e, &annotations);
     let spec = template.get("spec");
+    pod_annotations::of_pod(e, &annotations, &spec);
+    pod_annotations::match_fields(e, &annotations, &spec);
     pod_spec(e, &spec, false);
     if !spec.get("ephemeralContainers").is_empty() {
         e.forbidden(&spec.get("ephemeralContainers"), "ephemeral containers not allowed in pod template");
@@ -123,10 +129,7 @@ pub(super) fn pod_spec(e: &mut Errors, spec: &At<'_, '_>, is_pod: bool) {
         }
     }
     e.optional_one_of(&spec.get("preemptionPolicy"), &["PreemptLowerPriority", "Never"]);
-    let os = spec.get("os");
-    if os.is_set() {
-        e.one_of(&os.with(os.get("name").value), &["linux", "windows"]);
-    }
+    platform::of_pod(e, spec);
 }
 
 fn containers(e: &mut Errors, spec: &At<'_, '_>, context: &Context<'_, '_>) {
@@ -238,8 +241,15 @@ fn security(e: &mut Errors, spec: &At<'_, '_>) {
     e.optional_one_of(&context.get("seLinuxChangePolicy"), &["MountOption", "Recursive"]);
 }
 
-/// Those of the checks that earlier versions did not make: stored pods may fail them.
-pub(super) fn later_checks(e: &mut Errors, spec: &At<'_, '_>) {
+/// Those of the checks that earlier versions did not make: stored pods, and templates at this place, may fail them.
+pub(super) fn later_checks(e: &mut Errors, pod: &Value, place: &str) {
+    let path = format!("{place}spec");
+    let spec = &At::named(&pod["spec"], &path);
+    let path =
+        if place.is_empty() { "metadata.annotations".to_owned() } else { format!("{place}annotations") };
+    let annotations = At::named(&pod["metadata"]["annotations"], &path);
+    pod_annotations::of_pod(e, &annotations, spec);
+    pod_annotations::match_fields(e, &annotations, spec);
     container::app_armor(e, &spec.get("securityContext").get("appArmorProfile"));
     for list in CONTAINERS {
         for container in spec.get(list).items() {
@@ -247,6 +257,7 @@ pub(super) fn later_checks(e: &mut Errors, spec: &At<'_, '_>) {
         }
     }
     host_process(e, spec);
+    platform::of_pod(e, spec);
 }
 
 /// On Windows, either all containers of a pod run as processes of the host, in its network, or none.
@@ -361,6 +372,9 @@ pub(super) fn update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
     }
     let before = At::root(old);
     let old_spec = before.get("spec");
+    let metadata = pod.get("metadata");
+    let old_annotations = old.pointer("/metadata/annotations").unwrap_or(&Value::Null);
+    pod_annotations::update(e, &metadata.get("annotations"), old_annotations, &spec);
     for list in ["containers", "initContainers"] {
         if spec.get(list).len() != old_spec.get(list).len() {
             e.forbidden(&spec.get(list), "pod updates may not add or remove containers");

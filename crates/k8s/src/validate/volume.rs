@@ -48,7 +48,7 @@ const SOURCES: [Source; 30] = [
     ("vsphereVolume", |e, s| required(e, s, &["volumePath"])),
     ("photonPersistentDisk", |e, s| required(e, s, &["pdID"])),
     ("portworxVolume", |e, s| required(e, s, &["volumeID"])),
-    ("azureDisk", |e, s| required(e, s, &["diskName", "diskURI"])),
+    ("azureDisk", azure_disk),
     ("storageos", |e, s| required(e, s, &["volumeName"])),
     ("projected", projected),
     ("scaleIO", |e, s| required(e, s, &["gateway", "system", "volumeName"])),
@@ -106,6 +106,22 @@ pub(super) fn volumes<'v>(e: &mut Errors, volumes: &At<'v, '_>) -> HashSet<&'v s
         }
     }
     names
+}
+
+fn azure_disk(e: &mut Errors, source: &At<'_, '_>) {
+    required(e, source, &["diskName", "diskURI"]);
+    e.optional_one_of(&source.get("cachingMode"), &["None", "ReadOnly", "ReadWrite"]);
+    e.optional_one_of(&source.get("kind"), &["Dedicated", "Managed", "Shared"]);
+    let (begins, example) = match source.get("kind").str() {
+        "Managed" => (
+            "/subscriptions/",
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+        ),
+        _ => ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"),
+    };
+    if !source.get("diskURI").str().starts_with(begins) {
+        e.not_supported(&source.get("diskURI"), &[example]);
+    }
 }
 
 fn host_path(e: &mut Errors, source: &At<'_, '_>) {
