@@ -46,6 +46,8 @@ fn serve_refuses_what_cannot_work_with_one_line_and_exit_code_2() -> Result<()> 
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let address = taken.local_addr()?.to_string();
     refused(&["serve", "--data-dir", data, "--listen", &address], &address)?;
+    // For documentation: no machine has it.
+    refused(&["serve", "--data-dir", data, "--listen", "198.51.100.7:6443"], "198.51.100.7:6443")?;
     let file = dir.path().join("file");
     std::fs::write(&file, "")?;
     let below = file.join("below");

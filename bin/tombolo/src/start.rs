@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use http::Request;
+use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tombolo_apiserver::{Body, CLIENT_LIFE, Config, Identity, Server, is_due};
@@ -119,9 +120,18 @@ pub async fn configure(args: &ServerArgs) -> Result<Config> {
     Ok(config)
 }
 
-/// Listens; gives the address that clients use.
+/// Listens, also on an address that the machine gets later; gives the address that clients use.
 pub async fn listen(server: &Server, args: &ServerArgs) -> Result<SocketAddr> {
-    let listening = server.listen(args.listen, tombolo_net::listen(args.listen).await).await?;
+    listen_on(server, args, tombolo_net::listen(args.listen).await).await
+}
+
+/// Listens on a port that was opened; gives the address that clients use.
+pub async fn listen_on(
+    server: &Server,
+    args: &ServerArgs,
+    opened: std::io::Result<TcpListener>,
+) -> Result<SocketAddr> {
+    let listening = server.listen(args.listen, opened).await?;
     let mut address = listening.address;
     if address.ip().is_unspecified() {
         address.set_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));

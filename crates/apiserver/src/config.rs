@@ -39,6 +39,8 @@ pub struct Config {
     pub limits: Limits,
     /// How long the rules of a definition may run for one object.
     pub rule_time: Duration,
+    /// How often a watch that asked for bookmarks is told how far it is.
+    pub bookmark_every: Duration,
     /// Groups and resources that programs write, in numbers. Who owns which of their fields is not kept until somebody
     /// applies one: it would be a third of their bytes.
     pub written_by_programs: &'static [(&'static str, &'static str)],
@@ -92,6 +94,7 @@ impl Config {
                 burst: 2000,
             },
             rule_time: Duration::from_secs(5),
+            bookmark_every: Duration::from_secs(60),
             written_by_programs: &[],
             made_by_programs: &[],
         }

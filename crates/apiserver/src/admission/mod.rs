@@ -47,7 +47,7 @@ pub async fn admit(
         ("", "namespaces") if operation == Operation::Delete => protect_namespace(call, resource)?,
         ("", "pods") => pods::admit(call, resource, operation, object, old).await?,
         ("", "persistentvolumeclaims" | "persistentvolumes") | ("networking.k8s.io", "ingresses") => {
-            storage::admit(call, resource, operation, object).await?;
+            storage::admit(call, resource, operation, object, old).await?;
         }
         ("", "nodes") => nodes::admit(call, resource, operation, object, old)?,
         ("resource.k8s.io", "resourceslices") => nodes::admit_slice(call, resource, operation, object)?,

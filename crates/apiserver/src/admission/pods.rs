@@ -25,7 +25,7 @@ pub async fn admit(
 ) -> Result<()> {
     let name = shown_name(pod);
     if let Some(node) = node::node_name(&call.user).map(str::to_owned) {
-        restrict_node(resource, operation, pod, &node, &name)?;
+        restrict_node(resource, operation, pod, old, &node, &name)?;
     }
     if operation == Operation::Update(Part::Main) {
         tolerations(pod);
@@ -69,9 +69,14 @@ fn restrict_node(
     resource: &Resource,
     operation: Operation<'_>,
     pod: &Value,
+    old: Option<&Value>,
     node: &str,
     name: &str,
 ) -> Result<()> {
+    let labels = |pod: Option<&Value>| {
+        let labels = pod.and_then(|pod| pod.pointer("/metadata/labels")).and_then(Value::as_object);
+        labels.filter(|labels| !labels.is_empty()).cloned()
+    };
     let own = write::text(pod, "/spec/nodeName") == node;
     match operation {
         Operation::Create => {
@@ -94,6 +99,11 @@ fn restrict_node(
         }
         Operation::Delete | Operation::Update(_) if !own => {
             let why = format!("node \"{node}\" can only touch pods with spec.nodeName set to itself");
+            return Err(resource.forbidden(name, why));
+        }
+        // By its labels a pod belongs to Services and controllers.
+        Operation::Update(Part::Status) if labels(Some(pod)) != labels(old) => {
+            let why = format!("node \"{node}\" cannot update labels through pod status");
             return Err(resource.forbidden(name, why));
         }
         _ => {}

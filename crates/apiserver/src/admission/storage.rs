@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Operation, limits};
+use crate::auth::node::node_name;
 use crate::http::status::Result;
 use crate::registry::resource::Resource;
 use crate::registry::update::Part;
@@ -14,7 +15,12 @@ pub async fn admit(
     resource: &Resource,
     operation: Operation<'_>,
     object: &mut Value,
+    old: Option<&Value>,
 ) -> Result<()> {
+    if let (Operation::Update(Part::Status), Some(node), Some(old)) = (operation, node_name(&call.user), old)
+    {
+        return restrict_node(resource, object, old, node);
+    }
     if resource.is("", "persistentvolumeclaims")
         && matches!(operation, Operation::Create | Operation::Update(Part::Main))
     {
@@ -43,6 +49,28 @@ pub async fn admit(
         _ => {}
     }
     Ok(())
+}
+
+/// A node says how large a claim has become, and nothing else of it: owners and finalizers decide whether its data stays.
+fn restrict_node(resource: &Resource, claim: &Value, old: &Value, node: &str) -> Result<()> {
+    let rest = |claim: &Value| {
+        let mut rest = claim.clone();
+        for (part, fields) in [
+            ("metadata", &["resourceVersion", "managedFields"][..]),
+            ("status", &["capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"]),
+        ] {
+            let part = rest.get_mut(part).and_then(Value::as_object_mut);
+            part.into_iter().for_each(|part| part.retain(|field, _| !fields.contains(&field.as_str())));
+        }
+        rest
+    };
+    if rest(claim) == rest(old) {
+        return Ok(());
+    }
+    let why = format!(
+        "node \"{node}\" is not allowed to update fields other than status.capacity and status.conditions"
+    );
+    Err(resource.forbidden(write::name_of(claim), why))
 }
 
 fn protect(object: &mut Value, finalizer: &str) {

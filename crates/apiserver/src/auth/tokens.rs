@@ -62,9 +62,7 @@ async fn service_account(
     audiences: &[String],
 ) -> Result<Option<(Identity, Vec<String>)>> {
     let Some(claims) = signer.verify(token) else { return Ok(None) };
-    let now = jiff::Timestamp::now().as_second();
-    let time = |key: &str| claims[key].as_i64().unwrap_or(0);
-    if claims["iss"] != app.config.issuer.as_str() || time("exp") <= now || time("nbf") > now + 60 {
+    if claims["iss"] != app.config.issuer.as_str() || !is_current(&claims, jiff::Timestamp::now()) {
         return Ok(None);
     }
     let has = |audience: &String| {
@@ -107,6 +105,12 @@ async fn service_account(
         }
     }
     Ok(Some((identity, good)))
+}
+
+/// Whether it is not over; clocks may differ by a minute about its beginning. One that says nothing of its end is over.
+fn is_current(claims: &Value, now: jiff::Timestamp) -> bool {
+    let (time, now) = (|key: &str| claims[key].as_i64().unwrap_or(0), now.as_second());
+    now < time("exp") && time("nbf") <= now + 60
 }
 
 /// Whether the very object (not a later one of the same name) still exists.
@@ -168,4 +172,19 @@ async fn bootstrap_token(app: &App, token: &str) -> Result<Option<Identity>> {
 /// Takes the same time wherever the first difference is.
 fn same_secret(a: &str, b: &str) -> bool {
     a.len() == b.len() && a.bytes().zip(b.bytes()).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_token_is_good_from_its_beginning_to_its_end() {
+        let claims = json!({"nbf": 1_000, "exp": 2_000});
+        let at = |second| jiff::Timestamp::from_second(second).expect("a time");
+        let good = [939, 940, 1_999, 2_000].map(|second| is_current(&claims, at(second)));
+        assert_eq!(good, [false, true, true, false]);
+        assert!(!is_current(&json!({"nbf": 1_000}), at(1_500)));
+    }
 }

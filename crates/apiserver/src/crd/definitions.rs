@@ -133,6 +133,7 @@ fn rows(object: &Value, replaced: &CancellationToken) -> Vec<Shared> {
     let preserve = object.pointer("/spec/preserveUnknownFields") == Some(&Value::Bool(true));
     let terminating = write::is_deleting(object);
     let storage = crd::storage_version(object).unwrap_or_default();
+    let by_webhook = write::text(object, "/spec/conversion/strategy") == "Webhook";
     let list_kind = write::text(object, "/spec/names/listKind");
     let versions = object.pointer("/spec/versions").and_then(Value::as_array);
     discovery::custom(object)
@@ -145,6 +146,8 @@ fn rows(object: &Value, replaced: &CancellationToken) -> Vec<Shared> {
                 .subresources
                 .iter()
                 .map(|s| Subresource { name: s.name.into(), verbs: SUB_VERBS.to_vec() });
+            let mut schema = CustomSchema::new(version, preserve, terminating);
+            schema.kept_in = (by_webhook && row.version != storage).then(|| storage.to_owned());
             Some(Arc::new(Resource {
                 group: row.group.into(),
                 version: row.version.into(),
@@ -154,7 +157,7 @@ fn rows(object: &Value, replaced: &CancellationToken) -> Vec<Shared> {
                 namespaced: row.namespaced,
                 verbs: VERBS.to_vec(),
                 subresources: subresources.collect(),
-                schema: Schema::Custom(Arc::new(CustomSchema::new(version, preserve, terminating))),
+                schema: Schema::Custom(Arc::new(schema)),
                 rules: Rules {
                     create_on_update: false,
                     unconditional_update: false,

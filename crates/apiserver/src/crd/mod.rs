@@ -36,6 +36,8 @@ pub struct CustomSchema {
     scale: Option<(String, String, Option<String>)>,
     /// The definition is going away: nothing new may be created.
     pub terminating: bool,
+    /// The version that objects are kept in, where only a webhook could tell what they look like in this one.
+    pub kept_in: Option<String>,
     /// Rules that may take long are run for one object at a time.
     slow: Arc<Semaphore>,
 }
@@ -52,7 +54,7 @@ impl CustomSchema {
         let scale = pointer("specReplicasPath").zip(pointer("statusReplicasPath"));
         let scale = scale.map(|(spec, status)| (spec, status, pointer("labelSelectorPath")));
         let columns = version.get("additionalPrinterColumns").cloned();
-        Self { custom, columns, scale, terminating, slow: Arc::new(Semaphore::new(SLOW)) }
+        Self { custom, columns, scale, terminating, kept_in: None, slow: Arc::new(Semaphore::new(SLOW)) }
     }
 
     /// Brings numbers, and metadata also of embedded resources, into canonical form; says what cannot be.

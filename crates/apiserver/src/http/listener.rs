@@ -48,14 +48,26 @@ pub struct Listening {
     pub address: SocketAddr,
 }
 
+fn knows_aes() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return std::arch::is_x86_feature_detected!("aes");
+    #[cfg(target_arch = "aarch64")]
+    return std::arch::is_aarch64_feature_detected!("aes");
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    false
+}
+
 pub fn tls_config(ca: &str, serving: Arc<Serving>) -> Result<rustls::ServerConfig, ListenError> {
     let broken = |e: &dyn std::fmt::Display| ListenError::Certificate(e.to_string());
     let mut provider = rustls::crypto::ring::default_provider();
-    // As Go's servers do: the shorter key first, whatever order the client has. It is as safe for longer than any of these
-    // connections lasts, and quicker.
-    provider
-        .cipher_suites
-        .sort_by_key(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    // As Go's servers do where the processor knows AES: the shorter key first, whatever order the client has. It is as safe for
+    // longer than any of these connections lasts, and quicker. Elsewhere the client's order stands.
+    let knows_aes = knows_aes();
+    if knows_aes {
+        provider
+            .cipher_suites
+            .sort_by_key(|suite| suite.suite() != rustls::CipherSuite::TLS13_AES_128_GCM_SHA256);
+    }
     let provider = Arc::new(provider);
     let mut roots = rustls::RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(ca.as_bytes()) {
@@ -66,7 +78,7 @@ pub fn tls_config(ca: &str, serving: Arc<Serving>) -> Result<rustls::ServerConfi
         .with_safe_default_protocol_versions()?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(serving);
-    config.ignore_client_order = true;
+    config.ignore_client_order = knows_aes;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

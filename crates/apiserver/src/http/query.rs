@@ -1,5 +1,7 @@
 //! The query part of a URL.
 
+use super::status::{Failure, Result};
+
 /// Parameters in the order given. Unknown ones are kept and ignored, as upstream does.
 #[derive(Debug, Default, Clone)]
 pub struct Query(Vec<(String, String)>);
@@ -34,8 +36,13 @@ impl Query {
         self.0.iter().any(|(k, _)| k == key)
     }
 
-    pub fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
-        self.get(key).and_then(|v| v.parse().ok())
+    pub fn number(&self, key: &str) -> Result<Option<i64>> {
+        let parse = |text: &str| {
+            text.parse().map_err(|_| {
+                Failure::bad_request(format!("strconv.ParseInt: parsing {text:?}: invalid syntax"))
+            })
+        };
+        self.get(key).map(parse).transpose()
     }
 }
 

@@ -64,6 +64,9 @@ pub fn drops_status(resource: &Resource) -> bool {
 
 /// Whether a finished delete answers with the object instead of a `Status`.
 pub fn returns_deleted(resource: &Resource) -> bool {
+    if resource.is("storage.k8s.io", "csistoragecapacities") {
+        return false;
+    }
     matches!(
         (resource.group.as_str(), resource.plural.as_str()),
         (
@@ -75,13 +78,18 @@ pub fn returns_deleted(resource: &Resource) -> bool {
                 | "podtemplates"
                 | "resourcequotas"
                 | "serviceaccounts"
-        ) | ("storage.k8s.io", _)
+        ) | ("storage.k8s.io" | "resource.k8s.io", _)
     )
 }
 
 /// Seconds between the mark and the removal.
 pub fn grace_period(resource: &Resource, object: &Value, asked: Option<i64>) -> i64 {
     if resource.is("", "pods") { pods::grace_period(object, asked) } else { 0 }
+}
+
+/// Whether a delete is written down even if nothing holds the object.
+pub fn is_marked_first(resource: &Resource) -> bool {
+    resource.is("", "pods")
 }
 
 /// Something other than finalizers keeps a deleted object around.
@@ -96,6 +104,10 @@ pub fn marked(resource: &Resource, object: &mut Value) {
     }
     if resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
         lifecycle::terminating(object);
+    }
+    // These have controllers of their own that end them, whatever time they take.
+    if resource.is("", "namespaces") || resource.is("apiextensions.k8s.io", "customresourcedefinitions") {
+        write::metadata(object).remove("deletionGracePeriodSeconds");
     }
 }
 

@@ -24,14 +24,24 @@ pub const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Containers whose profile only an annotation names get it as their own.
 fn take_app_armor_annotations(pod: &mut Value) {
+    if pod["spec"]["os"]["name"] == "windows" {
+        return;
+    }
+    let of_pod = pod["spec"]["securityContext"]["appArmorProfile"].clone();
     let annotations = pod["metadata"]["annotations"].as_object().into_iter().flatten();
     let profiles: HashMap<String, Value> = annotations
         .filter_map(|(key, value)| {
             let profile = match value.as_str()? {
                 "unconfined" => json!({"type": "Unconfined"}),
                 "runtime/default" => json!({"type": "RuntimeDefault"}),
-                other => json!({"type": "Localhost", "localhostProfile": other.strip_prefix("localhost/")?}),
+                other => {
+                    let name = other.strip_prefix("localhost/").filter(|name| !name.is_empty())?;
+                    json!({"type": "Localhost", "localhostProfile": name})
+                }
             };
+            if profile == of_pod {
+                return None;
+            }
             Some((key.strip_prefix(APP_ARMOR)?.to_owned(), profile))
         })
         .collect();

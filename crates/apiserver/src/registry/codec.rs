@@ -129,7 +129,19 @@ pub async fn read_options(call: &mut Call, body: Body, kind: &str) -> Result<Val
         Wire::Yaml => decode::yaml(&bytes, type_),
         Wire::Protobuf => from_protobuf(&bytes),
     };
-    Ok(decoded.map_err(|e| undecodable("v1", kind, &e))?.value)
+    let options = decoded.map_err(|e| undecodable("v1", kind, &e))?.value;
+    let (version, said) = (write::text(&options, "/apiVersion"), write::text(&options, "/kind"));
+    if version.matches('/').count() > 1 {
+        return Err(Failure::bad_request(format!("unexpected GroupVersion string: {version}")));
+    }
+    // Options are the same in every group.
+    if !said.is_empty() && said != kind {
+        let why = format!(
+            "the body is a {said} of version {version:?}, but must be {kind}; the object is not deleted"
+        );
+        return Err(Failure::bad_request(why));
+    }
+    Ok(options)
 }
 
 /// Judges what strict validation found.

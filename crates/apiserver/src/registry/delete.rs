@@ -1,6 +1,7 @@
 //! Deleting: preconditions, finalizers, propagation, and the two steps of pods.
 
 use http::{Response, StatusCode};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tombolo_k8s::field::FieldError;
 use tombolo_store::{Expect, StoreError};
@@ -35,6 +36,8 @@ pub struct DeleteOptions {
     pub uid: Option<String>,
     pub version: Option<String>,
     pub dry_run: bool,
+    /// Asked for in the old way not to leave dependents behind; such a client expects to hear that they are not gone yet.
+    pub cascades: bool,
 }
 
 impl DeleteOptions {
@@ -59,7 +62,7 @@ impl DeleteOptions {
             (
                 query.get("propagationPolicy").map(str::to_owned),
                 query.has("orphanDependents").then(|| query.flag("orphanDependents")),
-                query.number("gracePeriodSeconds"),
+                query.number("gracePeriodSeconds")?,
                 false,
             )
         };
@@ -88,6 +91,7 @@ impl DeleteOptions {
             uid: precondition("uid"),
             version: precondition("resourceVersion"),
             dry_run,
+            cascades: orphan == Some(false),
         })
     }
 }
@@ -113,7 +117,8 @@ pub async fn handle(call: &mut Call, resource: &Shared, body: Body) -> Result<Re
             Ok(json_response(StatusCode::OK, &success(&resource.group, &resource.plural, &name, &uid)))
         }
         Outcome::Marked { value, revision } => {
-            render::stored(output, resource, &call.query, StatusCode::OK, &value, revision)
+            let code = if options.cascades { StatusCode::ACCEPTED } else { StatusCode::OK };
+            render::stored(output, resource, &call.query, code, &value, revision)
         }
     }
 }
@@ -132,37 +137,30 @@ pub async fn delete(
         check_preconditions(resource, name, &old, stored.revision, options)?;
         admission::admit(call, resource, Operation::Delete, &mut old.clone(), Some(&old)).await?;
         let mut new = old.clone();
-        set_finalizers(resource, &mut new, options);
+        // The objects of a definition are its only dependents, and always go first.
+        let is_definition = resource.is("apiextensions.k8s.io", "customresourcedefinitions");
+        if !is_definition || write::is_deleting(&old) {
+            set_finalizers(resource, &mut new, options);
+        }
         kinds::before_delete(resource, &mut new);
         let grace = kinds::grace_period(resource, &old, options.grace);
         let deleting = write::is_deleting(&old);
         let held = !write::finalizers(&new).is_empty() || kinds::holds(resource, &new);
-        let now = jiff::Timestamp::now();
+        let now = Timestamp::now();
         match (deleting, grace) {
-            (false, grace) if held || grace > 0 => {
-                let at = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
+            (false, grace) if held || kinds::is_marked_first(resource) => {
+                let at = now.saturating_add(SignedDuration::from_secs(grace)).unwrap_or(now);
                 let metadata = metadata(&mut new);
-                metadata
-                    .insert("deletionTimestamp".into(), at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into());
+                metadata.insert("deletionTimestamp".into(), written(at));
                 metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
-                if let Some(generation) = metadata.get("generation").and_then(Value::as_i64) {
+                if let Some(generation) = metadata.get("generation").and_then(Value::as_i64)
+                    && !is_definition
+                {
                     metadata.insert("generation".into(), (generation + 1).into());
                 }
                 kinds::marked(resource, &mut new);
             }
-            (true, grace) => {
-                let current = old.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
-                // A second delete may only shorten the wait.
-                if options.grace.is_some() && current.is_some_and(|c| grace < c) {
-                    let metadata = metadata(&mut new);
-                    let at = now.saturating_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(now);
-                    metadata.insert(
-                        "deletionTimestamp".into(),
-                        at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into(),
-                    );
-                    metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
-                }
-            }
+            (true, grace) if options.grace.is_some() => shorten(&mut new, grace, now),
             _ => {}
         }
         let gone = if write::is_deleting(&new) { is_released(resource, &new) } else { true };
@@ -174,7 +172,8 @@ pub async fn delete(
                 return Ok(Outcome::Gone { value, revision: stored.revision, uid });
             }
             if let Some(revision) =
-                remove(call, resource, &key, &new_stored, Expect::Revision(stored.revision)).await?
+                // As durable as what is removed was; the mark of this delete was never stored.
+                remove(call, resource, &key, &old, Expect::Revision(stored.revision)).await?
             {
                 kinds::deleted(call, resource, &new_stored, revision).await;
                 return Ok(Outcome::Gone { value, revision, uid });
@@ -195,6 +194,23 @@ pub async fn delete(
             return Ok(Outcome::Marked { value, revision });
         }
     }
+}
+
+fn written(at: Timestamp) -> Value {
+    at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string().into()
+}
+
+/// A second delete may shorten the wait, counted from when it began.
+fn shorten(object: &mut Value, grace: i64, now: Timestamp) {
+    let current = object.pointer("/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
+    let end = write::text(object, "/metadata/deletionTimestamp").parse::<Timestamp>();
+    let (Some(current), Ok(end)) = (current.filter(|current| grace < *current), end) else { return };
+    let at = end.saturating_sub(SignedDuration::from_secs(current - grace)).unwrap_or(now);
+    // What is over already still gets a moment, so that its node is the one to end it.
+    let (at, grace) = if at < now { (now, grace.min(1)) } else { (at, grace) };
+    let metadata = metadata(object);
+    metadata.insert("deletionTimestamp".into(), written(at));
+    metadata.insert("deletionGracePeriodSeconds".into(), grace.into());
 }
 
 /// Nothing holds the object back any more.
@@ -275,7 +291,7 @@ pub async fn collection(call: &mut Call, resource: &Shared, body: Body) -> Resul
     let options = DeleteOptions::parse(&options, &call.query)?;
     let wanted = ListOptions::parse(resource, &call.query, false)?;
     let listed = list::fetch(call, resource, &wanted).await?;
-    let mut out = list::opening(&resource.api_version(), &resource.list_kind, &listed);
+    let mut out = list::opening_of(resource, &listed);
     out.extend_from_slice(b",\"items\":[");
     let form = render::Form::new(negotiate::Output::Json, resource, &call.query);
     let mut first = true;

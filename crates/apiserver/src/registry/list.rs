@@ -122,7 +122,18 @@ fn expired(call: &Call, options: &ListOptions, error: StoreError) -> Failure {
 }
 
 /// The opening of a list, up to the first item.
-pub fn opening(api_version: &str, kind: &str, listed: &Listed) -> Vec<u8> {
+/// A list of a kind, up to its metadata.
+pub fn opening_of(resource: &Resource, listed: &Listed) -> Vec<u8> {
+    let mut out = opening(&resource.api_version(), &resource.list_kind, listed);
+    if resource.schema.is_custom() && listed.resume.is_none() {
+        // Clients of custom resources are used to the empty word.
+        out.pop();
+        out.extend_from_slice(b",\"continue\":\"\"}");
+    }
+    out
+}
+
+fn opening(api_version: &str, kind: &str, listed: &Listed) -> Vec<u8> {
     let mut out = format!(
         "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{{\"resourceVersion\":\""
     )
@@ -145,7 +156,7 @@ pub fn opening(api_version: &str, kind: &str, listed: &Listed) -> Vec<u8> {
 fn respond(call: &Call, resource: &Shared, output: Output, listed: Listed) -> Result<Response<Body>> {
     let form = render::Form::new(output, resource, &call.query);
     let mut out = match output {
-        Output::Json | Output::Yaml => opening(&resource.api_version(), &resource.list_kind, &listed),
+        Output::Json | Output::Yaml => opening_of(resource, &listed),
         Output::Metadata(version) => opening(version.api_version(), "PartialObjectMetadataList", &listed),
         Output::Table(version) => {
             let mut out = opening(version.api_version(), "Table", &listed);

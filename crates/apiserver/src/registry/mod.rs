@@ -25,11 +25,13 @@ use tombolo_store::{Store, StoreError};
 
 use crate::crd::{self, Definitions};
 use crate::http::body::Body;
+use crate::http::negotiate::{self, Output};
 use crate::http::status::{Failure, Result};
 use crate::mirror::Mirror;
 use crate::server::{App, Call};
 use builtin::BuiltIn;
-use resource::Shared;
+use resource::{Resource, Shared};
+use schema::Schema;
 
 pub struct Registry {
     pub built_in: BuiltIn,
@@ -70,6 +72,28 @@ impl Registry {
     }
 }
 
+/// Objects that only a webhook could convert are not shown or written in another version than theirs: better no answer than a
+/// wrong one. Their metadata is the same in all versions, so they can be found and removed.
+fn is_shown_as_it_is(call: &Call, resource: &Resource) -> Result<()> {
+    let Schema::Custom(schema) = &resource.schema else { return Ok(()) };
+    let Some(kept_in) = &schema.kept_in else { return Ok(()) };
+    let metadata_only = match call.target.verb {
+        "delete" | "deletecollection" => true,
+        "get" | "list" | "watch" => {
+            matches!(negotiate::negotiate(call.accept(), negotiate::ALL)?, Output::Metadata(_))
+        }
+        _ => false,
+    };
+    if metadata_only {
+        return Ok(());
+    }
+    let (group, plural, version) = (&resource.group, &resource.plural, &resource.version);
+    Err(Failure::internal(format!(
+        "{plural}.{group} are kept in version {kept_in}, and their definition leaves converting them to {version} to a \
+         webhook, which this server does not call; use {group}/{kept_in}"
+    )))
+}
+
 pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
     let app = call.app.clone();
     let target = &call.target;
@@ -86,6 +110,7 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
     if !resource.namespaced && !target.namespace.is_empty() && !resource.is("", "namespaces") {
         return Err(Failure::no_such_path());
     }
+    is_shown_as_it_is(call, &resource)?;
     if !target.subresource.is_empty() {
         return crate::subresource::dispatch(call, &resource, body).await;
     }

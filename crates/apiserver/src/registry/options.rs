@@ -32,13 +32,7 @@ impl ListOptions {
     pub fn parse(resource: &Resource, query: &Query, watch: bool) -> Result<Self> {
         let version = match query.get("resourceVersion") {
             None => None,
-            Some(text) => Some(text.parse::<u64>().map_err(|_| {
-                invalid(FieldError::invalid(
-                    "resourceVersion",
-                    &text.into(),
-                    "strconv.ParseUint: invalid syntax",
-                ))
-            })?),
+            Some(text) => Some(text.parse::<u64>().map_err(|_| wrong_version(text, watch))?),
         };
         let version_match = match query.get("resourceVersionMatch") {
             None => VersionMatch::Unset,
@@ -82,7 +76,7 @@ impl ListOptions {
                 }
             }
         }
-        let limit = query.number::<i64>("limit").unwrap_or(0).max(0) as usize;
+        let limit = query.number("limit")?.unwrap_or(0).max(0) as usize;
         Ok(Self {
             filter: Filter::parse(resource, query)?,
             version,
@@ -91,9 +85,16 @@ impl ListOptions {
             resume,
             bookmarks: query.flag("allowWatchBookmarks"),
             initial_events,
-            timeout_seconds: query.number("timeoutSeconds"),
+            timeout_seconds: query.number("timeoutSeconds")?.and_then(|seconds| seconds.try_into().ok()),
         })
     }
+}
+
+fn wrong_version(text: &str, watch: bool) -> Failure {
+    let detail = format!("strconv.ParseUint: parsing {text:?}: invalid syntax");
+    let error = FieldError::invalid("resourceVersion", &text.into(), detail);
+    // Lists and watches say it in different ways.
+    if watch { invalid(error) } else { Failure::bad_request(format!("invalid resource version: {error}")) }
 }
 
 fn invalid(error: FieldError) -> Failure {

@@ -211,6 +211,13 @@ async fn apply(
             );
             return Err(resource.conflict(&target.name, why));
         }
+        let uid = write::text(&applied, "/metadata/uid");
+        if !uid.is_empty() {
+            let why = format!(
+                "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+            );
+            return Err(resource.conflict(&target.name, why));
+        }
         call.authorize_also("create").await?;
         let object = ownership::apply(resource, None, &applied, part, options)?;
         match create::create_owned(call, resource, object, options).await {

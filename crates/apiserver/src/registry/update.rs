@@ -227,9 +227,9 @@ fn check_version(
         let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {old_uid}");
         return Err(resource.conflict(name, why));
     }
-    let deleted = |object: &Value| object.pointer("/metadata/deletionTimestamp").cloned().unwrap_or_default();
-    let (deletion, old_deletion) = (deleted(new), deleted(old));
-    if !deletion.is_null() && deletion != old_deletion {
+    // Of an object that is being deleted, the server's time is kept, whatever a client remembers.
+    let deletion = new.pointer("/metadata/deletionTimestamp").cloned().unwrap_or_default();
+    if !deletion.is_null() && !write::is_deleting(old) {
         let error = FieldError::invalid("metadata.deletionTimestamp", &deletion, "field is immutable");
         return Err(resource.invalid(name, &[error]));
     }
@@ -286,6 +286,16 @@ fn keep_status(resource: &Shared, new: &mut Value, old: &Value) {
     }
 }
 
+/// Kinds of whose metadata a write of the status changes nothing.
+const METADATA_STAYS: [(&str, &str); 6] = [
+    ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+    ("flowcontrol.apiserver.k8s.io", "flowschemas"),
+    ("flowcontrol.apiserver.k8s.io", "prioritylevelconfigurations"),
+    ("networking.k8s.io", "servicecidrs"),
+    ("resource.k8s.io", "resourceclaims"),
+    ("storage.k8s.io", "volumeattachments"),
+];
+
 fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     let mut take = |part: &str| new.as_object_mut().and_then(|map| map.remove(part));
     let (status, proposed) = (take("status"), take("metadata"));
@@ -299,9 +309,9 @@ fn keep_all_but_status(resource: &Shared, new: &mut Value, old: &Value) {
     let Some(Value::Object(mut proposed)) = proposed else { return };
     let keep: &[&str] = if resource.is("", "pods") {
         &["managedFields", "annotations", "labels", "finalizers"]
-    } else if resource.schema.is_custom() {
+    } else if resource.schema.is_custom() || METADATA_STAYS.iter().any(|(g, plural)| resource.is(g, plural)) {
         &["managedFields"]
-    } else if resource.is("apps", "deployments") {
+    } else if resource.is("apps", "deployments") || resource.is("apiregistration.k8s.io", "apiservices") {
         &["managedFields", "annotations", "finalizers", "ownerReferences"]
     } else {
         &["managedFields", "annotations", "labels", "finalizers", "ownerReferences"]

@@ -29,7 +29,8 @@ use crate::http::status::{Failure, Result, bytes_response};
 use crate::record::Record;
 use crate::server::Call;
 
-const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// A watch that is to last longer ends after a year.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Initial events are sent in pieces of about this size.
 const PIECE: usize = 64 * 1024;
 
@@ -57,9 +58,9 @@ struct Beginning {
 struct Rare {
     form: Form,
     columns_sent: bool,
-    bookmarks: bool,
+    /// How often it is told how far it is, if it asked for that.
+    bookmarks: Option<Duration>,
     deadline: Instant,
-    next_bookmark: Instant,
     stop: CancellationToken,
     alarm: Pin<Box<dyn Future<Output = Alarm> + Send>>,
     /// Held as long as the stream lives: what the metrics count.
@@ -79,6 +80,11 @@ enum Alarm {
     Stop,
     /// A bookmark or the end is due.
     Clock,
+}
+
+/// When the end of a watch, or its next bookmark, is due.
+fn next_alarm(deadline: Instant, bookmarks: Option<Duration>) -> Instant {
+    bookmarks.map_or(deadline, |every| deadline.min(Instant::now() + every))
 }
 
 async fn alarm(stop: CancellationToken, at: Instant) -> Alarm {
@@ -138,10 +144,10 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         }
         Err(error) => return Err(call.app.store_failure(error)),
     };
-    let seconds =
-        options.timeout_seconds.filter(|s| *s > 0).unwrap_or_else(|| 1800 + call.app.random() % 1800);
-    let now = Instant::now();
-    let (deadline, next_bookmark) = (now + Duration::from_secs(seconds), now + BOOKMARK_EVERY);
+    let wanted = options.timeout_seconds.filter(|s| *s > 0);
+    let seconds = wanted.unwrap_or_else(|| 1800 + call.app.random() % 1800).min(LONGEST.as_secs());
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let bookmarks = options.bookmarks.then_some(call.app.config.bookmark_every);
     let stop = resource.replaced.as_ref().unwrap_or(&call.app.stop).clone();
     let stream = Stream {
         watch: Some(watch),
@@ -154,10 +160,9 @@ pub async fn handle(call: &Call, resource: &Shared) -> Result<Response<Body>> {
         rare: Box::new(Rare {
             form: Form::new(output, resource, &call.query),
             columns_sent: false,
-            bookmarks: options.bookmarks,
+            bookmarks,
             deadline,
-            next_bookmark,
-            alarm: Box::pin(alarm(stop.clone(), deadline.min(next_bookmark))),
+            alarm: Box::pin(alarm(stop.clone(), next_alarm(deadline, bookmarks))),
             stop,
             _open: call.app.metrics.open_watch(),
         }),
@@ -208,13 +213,11 @@ impl Stream {
         loop {
             let Some(watch) = &mut self.watch else { return Poll::Ready(None) };
             if let Poll::Ready(alarm) = self.alarmed.poll(cx, |cx| self.rare.alarm.as_mut().poll(cx)) {
-                let now = Instant::now();
-                if matches!(alarm, Alarm::Stop) || now >= self.rare.deadline {
+                if matches!(alarm, Alarm::Stop) || Instant::now() >= self.rare.deadline {
                     return Poll::Ready(self.farewell());
                 }
-                self.rare.next_bookmark = now + BOOKMARK_EVERY;
                 self.set_alarm();
-                if self.rare.bookmarks {
+                if self.rare.bookmarks.is_some() {
                     return Poll::Ready(Some(self.bookmark_line()));
                 }
                 continue;
@@ -236,13 +239,13 @@ impl Stream {
 
     fn set_alarm(&mut self) {
         let rare = &mut self.rare;
-        rare.alarm = Box::pin(alarm(rare.stop.clone(), rare.deadline.min(rare.next_bookmark)));
+        rare.alarm = Box::pin(alarm(rare.stop.clone(), next_alarm(rare.deadline, rare.bookmarks)));
         self.alarmed = Aside::default();
     }
 
     /// The last bookmark before the stream ends, so that the client resumes close to now.
     fn farewell(&mut self) -> Option<Bytes> {
-        let line = self.rare.bookmarks.then(|| self.bookmark_line());
+        let line = self.rare.bookmarks.map(|_| self.bookmark_line());
         self.watch = None;
         line
     }

@@ -74,6 +74,35 @@ async fn more_unknown_fields_than_an_answer_has_room_for_are_dropped_all_the_sam
 }
 
 #[tokio::test]
+async fn what_only_a_webhook_could_convert_is_shown_in_its_own_version_alone() {
+    let client = Client::new().await;
+    let mut definition = definition();
+    let webhook =
+        json!({"clientConfig": {"url": "https://convert.example.com"}, "conversionReviewVersions": ["v1"]});
+    definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
+    client.post(DEFINITIONS, definition).await.expect(201);
+    client.post(FOOS, foo("a", json!({}))).await.expect(201);
+    client.get(&format!("{FOOS}/a")).await.expect(200);
+    let beta = "/apis/example.com/v1beta1/namespaces/default/foos";
+    let mut object = foo("b", json!({}));
+    object["apiVersion"] = json!("example.com/v1beta1");
+    for refused in [
+        client.get(&format!("{beta}/a")).await,
+        client.get(beta).await,
+        client.post(beta, object).await,
+        client.merge(&format!("{beta}/a/status"), json!({"status": {}})).await,
+    ] {
+        let message = refused.expect(500)["message"].as_str().unwrap().to_owned();
+        assert!(message.ends_with("use example.com/v1"), "{message}");
+    }
+    // Who cleans up looks at metadata only, in whichever version comes first.
+    let metadata =
+        client.with_header("accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
+    assert_eq!(metadata.get(beta).await.expect(200)["items"][0]["metadata"]["name"], "a");
+    client.delete(&format!("{beta}/a")).await.expect(200);
+}
+
+#[tokio::test]
 async fn each_version_shows_the_object_in_its_own_form() {
     let client = defined().await;
     client.post(FOOS, foo("a", json!({}))).await.expect(201);

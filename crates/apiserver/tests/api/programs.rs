@@ -111,6 +111,12 @@ async fn what_programs_make_costs_no_sync_and_what_people_want_does() {
         }
     }
     assert_eq!(written(), before, "mirrors are made, changed and removed");
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    client.post(leases, json!({"metadata": {"name": "l"}, "spec": {}})).await.expect(201);
+    client.merge(&format!("{leases}/l"), json!({"spec": {"holderIdentity": "h"}})).await.expect(200);
+    let event = json!({"metadata": {"name": "e"}, "involvedObject": {"namespace": "default"}});
+    client.post(EVENTS, event).await.expect(201);
+    assert_eq!(written(), before, "a lease is renewed and something happens");
     let grown = |what: &str, before: u64| {
         let now = written();
         assert!(now > before, "{what}");

@@ -1,4 +1,9 @@
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::json;
+use tombolo_apiserver::{Config, Identity, Server};
+use tombolo_store::MemoryStore;
 
 use crate::client::{Client, brief};
 
@@ -49,6 +54,29 @@ async fn a_watch_of_generations_leaves_out_changes_of_status_and_labels() {
     assert_eq!(brief(&modified), event("MODIFIED", "a"));
     assert_eq!(modified["object"]["spec"]["replicas"], 2, "what came before it is left out");
     assert_eq!(modified["object"]["metadata"]["labels"]["x"], "y");
+}
+
+#[tokio::test]
+async fn a_quiet_watch_is_told_now_and_then_how_far_it_is() {
+    let mut config = Config::new(Arc::new(MemoryStore::new()));
+    config.bookmark_every = Duration::from_millis(20);
+    let server = Server::start(config).await.unwrap();
+    let client = Client { server, identity: Some(Identity::system("admin")), headers: Vec::new() };
+    let mut quiet = client.watch(&format!("{MAPS}?watch=1&allowWatchBookmarks=true")).await;
+    let mut plain = client.watch(&format!("{MAPS}?watch=1&timeoutSeconds=1")).await;
+    let made =
+        client.post("/api/v1/namespaces", json!({"metadata": {"name": "elsewhere"}})).await.expect(201);
+    let version = |object: &serde_json::Value| -> u64 {
+        object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    };
+    for _ in 0..2 {
+        let bookmark = quiet.next().await;
+        assert_eq!(bookmark["type"], "BOOKMARK");
+        assert!(version(&bookmark["object"]) >= version(&made), "{bookmark}");
+    }
+    assert!(plain.line().await.is_none(), "who did not ask for them hears nothing until the end");
+    // Longer than any clock goes.
+    client.watch(&format!("{MAPS}?watch=1&timeoutSeconds=9223372036854775807")).await;
 }
 
 #[tokio::test]

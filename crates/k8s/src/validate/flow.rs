@@ -1,5 +1,9 @@
 //! Flow schemas and priority levels.
 
+use std::collections::HashSet;
+
+use serde_json::Value;
+
 use super::at::{At, Errors};
 use crate::names;
 
@@ -264,5 +268,19 @@ mod tests {
             json!({"type": "Queue", "queuing": {"queues": 1024, "handSize": 8, "queueLengthLimit": 5}});
         let refused = said(json!({"type": "Limited", "limited": {"limitResponse": queue}}));
         assert_eq!(refused, ["spec.limited.limitResponse.queuing.handSize"]);
+    }
+}
+
+/// Conditions of both kinds have a type each.
+pub(super) fn conditions(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    let mut seen = HashSet::new();
+    let status = object.get("status");
+    for condition in status.get("conditions").items() {
+        let kind = condition.get("type");
+        if kind.is_empty() {
+            e.required(&kind, "");
+        } else if !seen.insert(kind.str()) {
+            e.duplicate(&kind);
+        }
     }
 }

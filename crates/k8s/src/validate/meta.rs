@@ -238,6 +238,11 @@ fn parse_operator(name: &str) -> Option<Operator> {
     })
 }
 
+/// A status that is checked for its conditions only.
+pub(super) fn status_conditions(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    conditions(e, &object.get("status").get("conditions"));
+}
+
 /// `status.conditions` of type metav1.Condition.
 pub(crate) fn conditions(e: &mut Errors, conditions: &At<'_, '_>) {
     let mut seen = HashSet::new();
@@ -254,8 +259,21 @@ pub(crate) fn conditions(e: &mut Errors, conditions: &At<'_, '_>) {
         if condition.get("lastTransitionTime").is_empty() {
             e.required(&condition.get("lastTransitionTime"), "");
         }
-        if condition.get("reason").is_empty() {
-            e.required(&condition.get("reason"), "");
+        let reason = condition.get("reason");
+        if reason.is_empty() {
+            e.required(&reason, "");
+        } else if !is_reason(reason.str()) {
+            e.invalid(&reason, REASON);
         }
     }
+}
+
+const REASON: &str = "a condition reason must start with alphabetic character, optionally followed by a string of alphanumeric characters or '_,:', and must end with an alphanumeric character or '_' (e.g. 'my_name', or 'MY_NAME', or 'MyName', or 'ReasonA,ReasonB', or 'ReasonA:ReasonB', regex used for validation is '[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?')";
+
+fn is_reason(text: &str) -> bool {
+    let ends = |c: u8| c.is_ascii_alphanumeric() || c == b'_';
+    let bytes = text.as_bytes();
+    bytes.first().is_some_and(u8::is_ascii_alphabetic)
+        && bytes.last().copied().is_some_and(ends)
+        && bytes.iter().all(|&c| ends(c) || matches!(c, b',' | b':'))
 }

@@ -6,7 +6,7 @@ use super::at::{At, Errors};
 use super::meta::NameSyntax;
 use super::{
     addresses, api_services, autoscaling, batch, certificates, core, csi, device_slices, devices, events,
-    flow, networking, pod, policies, policy, rbac, service, storage, webhooks, workload,
+    flow, meta, networking, pod, policies, policy, rbac, service, storage, webhooks, workload,
 };
 use crate::names::{config_key, dns_label, dns_subdomain, path_segment};
 
@@ -130,7 +130,8 @@ static TABLE: &[Rules] = &[
     row(ADMISSION, "MutatingWebhookConfiguration", dns_subdomain, webhooks::webhooks)
         .or(webhooks::webhooks_update),
     row(ADMISSION, "ValidatingAdmissionPolicy", dns_subdomain, policies::validating_policy)
-        .or(policies::validating_policy_update),
+        .or(policies::validating_policy_update)
+        .status(meta::status_conditions),
     row(ADMISSION, "ValidatingAdmissionPolicyBinding", dns_subdomain, policies::validating_binding),
     row(ADMISSION, "MutatingAdmissionPolicy", dns_subdomain, policies::mutating_policy)
         .or(policies::mutating_policy_update),
@@ -144,8 +145,10 @@ static TABLE: &[Rules] = &[
         .status(devices::claim_status),
     row(DEVICES, "ResourceClaimTemplate", dns_subdomain, devices::claim_template).or(devices::claim_update),
     row(DEVICES, "ResourceSlice", dns_subdomain, device_slices::slice).and(device_slices::slice_update),
-    row("flowcontrol.apiserver.k8s.io", "FlowSchema", dns_subdomain, flow::flow_schema),
-    row("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", dns_subdomain, flow::priority_level),
+    row("flowcontrol.apiserver.k8s.io", "FlowSchema", dns_subdomain, flow::flow_schema)
+        .status(flow::conditions),
+    row("flowcontrol.apiserver.k8s.io", "PriorityLevelConfiguration", dns_subdomain, flow::priority_level)
+        .status(flow::conditions),
     row("", "Event", path_segment, events::core_event).or(events::core_event_update),
     row("events.k8s.io", "Event", path_segment, events::event).or(events::event_update),
     row("apiregistration.k8s.io", "APIService", path_segment, api_services::api_service)
