@@ -47,7 +47,7 @@ impl Stuck {
             let new = || Waiting { since: now, replicas: work.replicas };
             let waiting = self.waiting.entry(id.clone()).or_insert_with(new);
             // Some were taken away: the site has yet to let go of them, and they are those that wait.
-            if work.replicas < waiting.replicas || !work.acted() {
+            if work.replicas < waiting.replicas {
                 waiting.since = now;
             }
             waiting.replicas = work.replicas;
@@ -61,7 +61,7 @@ impl Stuck {
         let Some(shunned) = self.shunned.get_mut(key) else { return };
         let scheduled = |site: &str| {
             let at = works.iter().filter(|((at, _), _)| at == site);
-            at.flat_map(|(_, work)| work.status.pods.values()).filter(|pod| !pod.node.is_empty()).count()
+            at.map(|(_, work)| work.scheduled()).sum::<usize>()
         };
         shunned.retain(|site, shun| shun.until > now && shun.uid == uid && scheduled(site) < shun.replicas);
         if shunned.is_empty() {
@@ -80,7 +80,7 @@ impl Stuck {
 
     pub fn count(&self, id: &WorkId, work: &Kept, now: i64) -> usize {
         let long = self.waiting.get(id).is_some_and(|waiting| now - waiting.since >= STUCK);
-        if long && work.acted() { work.unschedulable() } else { 0 }
+        if long { work.unschedulable() } else { 0 }
     }
 
     /// Sites that get no more replicas of a root for now.
@@ -114,3 +114,7 @@ impl Stuck {
         works.filter_map(|id| self.waiting.get(id)).map(|waiting| waiting.since + STUCK).min()
     }
 }
+
+#[cfg(test)]
+#[path = "stuck_tests.rs"]
+mod tests;
