@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use serde_json::Value;
+use tombolo_api::names;
+
 use crate::index::WorkId;
 use crate::kept::Kept;
-use crate::object::Key;
+use crate::object::{Key, annotation, text};
 
 /// Seconds after which pods that a site cannot schedule belong elsewhere: they may only wait for others to end.
 pub const STUCK: i64 = 10;
@@ -99,13 +102,15 @@ impl Stuck {
         (!sites.is_empty()).then(|| sites.join(","))
     }
 
-    /// Takes the hub's word for it, where nothing else is remembered.
-    pub fn recall(&mut self, key: &Key, written: &str) {
-        let shunned = || Shunned { until: i64::MAX, uid: String::new(), replicas: usize::MAX };
-        let sites = written.split(',').filter(|site| !site.is_empty());
-        let sites: BTreeMap<_, _> = sites.map(|site| (site.to_owned(), shunned())).collect();
-        if !sites.is_empty() {
-            self.shunned.insert(key.clone(), sites);
+    /// Takes up again what the hub that led before wrote on a root ([`Stuck::written`]), with a whole rest from `now` on: how much
+    /// of the first one is over is not written there, and a longer one does no harm.
+    pub fn recall(&mut self, key: &Key, root: &Value, now: i64) {
+        let sites = annotation(root, names::SHUNNED_ANNOTATION).split(',').filter(|site| !site.is_empty());
+        for site in sites {
+            let uid = text(root, "/metadata/uid").to_owned();
+            // How many it could not schedule is not known either: only time makes it as good as before.
+            let shunned = Shunned { until: now + SHUN, uid, replicas: usize::MAX };
+            self.shunned.entry(key.clone()).or_default().entry(site.to_owned()).or_insert(shunned);
         }
     }
 

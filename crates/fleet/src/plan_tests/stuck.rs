@@ -103,3 +103,61 @@ fn a_rollout_that_gets_no_further_overflows() {
     }
     assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3), ("b".into(), 1)]));
 }
+
+/// The hub that leads from `now` on; all it knows is what is in the API.
+fn next_leader(index: &Index, now: i64) -> Index {
+    let mut next = fleet(&["a", "b"], prefer_a());
+    next.since = at(now);
+    all_heard(&mut next, now);
+    for work in index.works_of(&key()).map(whole) {
+        next.put_work(work);
+    }
+    next.put_object(key(), index.objects[&key()].clone());
+    next
+}
+
+#[test]
+fn a_new_leader_sends_nothing_back_to_a_site_that_could_not_schedule_it_before_the_site_has_rested() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    index.put_object(key(), deployment(3, 1));
+    step(&mut index, NOW);
+    all_run(&mut index);
+    stuck(&mut index, "a", 2);
+    for later in [0, 10] {
+        all_heard(&mut index, NOW + later);
+        step(&mut index, NOW + later);
+    }
+    all_run(&mut index);
+    let overflowed = BTreeMap::from([("a".into(), 1), ("b".into(), 2)]);
+    assert_eq!(shares(&index), overflowed);
+    // One after the other: none of them remembers more than it finds.
+    let mut start = NOW;
+    for _ in 0..2 {
+        start += 500;
+        index = next_leader(&index, start);
+        for later in [0, 61, 599] {
+            all_heard(&mut index, start + later);
+            step(&mut index, start + later);
+            assert_eq!(shares(&index), overflowed, "{later} s after its start");
+        }
+    }
+    assert_eq!(index.unsettled.get(&key()), Some(&(start + 600)), "nobody else would say when to look again");
+    all_heard(&mut index, start + 600);
+    for _ in 0..3 {
+        step(&mut index, start + 600);
+        all_run(&mut index);
+    }
+    assert_eq!(shares(&index)["a"], 3, "it is tried again in the end");
+    assert_eq!(annotation(&index.objects[&key()], names::SHUNNED_ANNOTATION), "");
+}
+
+#[test]
+fn what_is_written_on_an_object_that_is_made_later_shuns_no_site() {
+    let mut index = fleet(&["a", "b"], prefer_a());
+    let mut copied = (*deployment(3, 1)).clone();
+    copied["metadata"]["annotations"] = json!({names::SHUNNED_ANNOTATION: "a"});
+    index.put_object(key(), Arc::new(copied));
+    step(&mut index, NOW);
+    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 3)]));
+    assert_eq!(annotation(&index.objects[&key()], names::SHUNNED_ANNOTATION), "");
+}
