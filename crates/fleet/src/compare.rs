@@ -4,19 +4,12 @@
 use serde_json::Value;
 use tombolo_agent::difference::merge_patch;
 
-/// Top-level fields of a status that others write.
+/// Fields of a status that others write.
 const OTHERS: [&str; 4] = ["qosClass", "resourceClaimStatuses", "terminatingReplicas", "collisionCount"];
 
 /// The merge patch from `before` to `wanted`, unless `before` says the same already.
 pub fn status_patch(before: &Value, wanted: &Value) -> Option<Value> {
-    let empty = |value: &Value| value.is_null() || value == &Value::from(0) || value == &Value::from("");
-    let left_over = |before: &Value| {
-        let fields = before.as_object().into_iter().flatten();
-        fields
-            .into_iter()
-            .any(|(key, value)| wanted.get(key).is_none() && !empty(value) && !OTHERS.contains(&key.as_str()))
-    };
-    if covers(before, wanted) && !left_over(before) {
+    if covers(before, wanted) && !left_over(before, wanted) {
         return None;
     }
     let mut patch = merge_patch(before, wanted)?;
@@ -42,6 +35,23 @@ fn covers(has: &Value, wanted: &Value) -> bool {
             has.len() == wanted.len() && has.iter().zip(wanted).all(|(h, w)| covers(h, w))
         }
         (has, wanted) => has == wanted,
+    }
+}
+
+/// Something is in `has` that `wanted` no longer says. Items of lists may have more than what is wanted of them: servers add
+/// defaults there.
+fn left_over(has: &Value, wanted: &Value) -> bool {
+    let (Value::Object(has), Value::Object(wanted)) = (has, wanted) else { return false };
+    has.iter().any(|(key, value)| match wanted.get(key) {
+        Some(wanted) => left_over(value, wanted),
+        None => !says_nothing(value) && !OTHERS.contains(&key.as_str()),
+    })
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields.values().all(says_nothing),
+        other => other.is_null() || other == &Value::from(0) || other == &Value::from(""),
     }
 }
 
@@ -72,5 +82,19 @@ mod tests {
         let patch = status_patch(&stored, &json!({"replicas": 2})).expect("a difference");
         assert_eq!(patch, json!({"readyReplicas": null, "reason": null}));
         assert!(status_patch(&json!({"a": [1]}), &json!({"a": [1, 2]})).is_some());
+    }
+    #[test]
+    fn a_service_without_addresses_is_as_the_server_keeps_it_and_old_addresses_go() {
+        let kept = json!({"loadBalancer": {}});
+        let addressed = json!({"loadBalancer": {"ingress": [{"ip": "1.1.1.1", "ipMode": "VIP"}]}});
+        for wanted in [json!({}), json!({"loadBalancer": {}})] {
+            assert_eq!(status_patch(&kept, &wanted), None);
+            let patch = status_patch(&addressed, &wanted).expect("addresses to take away");
+            let mut after = addressed.clone();
+            tombolo_agent::difference::apply(&mut after, &patch);
+            assert_eq!(after.pointer("/loadBalancer/ingress"), None);
+        }
+        let wanted = json!({"loadBalancer": {"ingress": [{"ip": "1.1.1.1"}]}});
+        assert_eq!(status_patch(&addressed, &wanted), None, "the server adds the mode");
     }
 }

@@ -15,7 +15,7 @@ use crate::clock::Moment;
 use crate::decide::decision;
 use crate::index::Index;
 use crate::kinds;
-use crate::object::{Key, annotation};
+use crate::object::Key;
 use crate::stuck::STUCK;
 use crate::watches::as_json;
 
@@ -145,7 +145,7 @@ pub fn explained(index: &mut Index, key: &Key, root: Value, now: i64) -> Explain
     index.put_object(key.clone(), root.clone());
     // Since when is not known here; what the hub made of it stands on the object.
     index.note_stuck(key, now - STUCK);
-    index.stuck.recall(key, annotation(&root, names::SHUNNED_ANNOTATION));
+    index.stuck.recall(key, &root, now);
     match choose(key, &root, &index.placements) {
         Choice::Nowhere => {
             Explained::NotPlaced(format!("{key} is not placed: nothing selects it, or it says so itself"))

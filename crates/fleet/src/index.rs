@@ -167,6 +167,10 @@ impl Index {
             self.mark_namespace_workloads(&key.namespace.clone());
         }
         let known = self.objects.insert(key.clone(), object.clone());
+        if known.is_none() {
+            // From the start of this hub on: what is seen for the first time later has it from nobody who led.
+            self.stuck.recall(&key, &object, self.since.steady);
+        }
         if known.is_some_and(|old| same_intent(&old, &object)) {
             self.told.insert(key);
             return;

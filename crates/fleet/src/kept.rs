@@ -110,10 +110,14 @@ impl Kept {
         self.status.observed_generation >= self.generation
     }
 
+    /// Has the site done so, and not refused it?
+    fn is_applied(&self) -> bool {
+        self.acted() && self.condition("Applied").is_some_and(|c| c.status == "True")
+    }
+
     /// Is nothing left at the site of what an earlier version said? Each pod goes by the terms that it was made with.
     fn runs_as_it_says(&self) -> bool {
-        let applied = self.condition("Applied").is_some_and(|c| c.status == "True");
-        if !applied || !self.acted() || self.status.pods.values().any(|pod| pod.leaving) {
+        if !self.is_applied() || self.status.pods.values().any(|pod| pod.leaving) {
             return false;
         }
         let status = self.object().unwrap_or_default();
@@ -146,11 +150,61 @@ impl Kept {
         }
     }
 
-    /// How many of its pods the site cannot schedule. A hub below may not have made them: it says that it has no place.
+    /// How many of the replicas that the site was given it cannot schedule. Given so many less, it need not stop one that has a
+    /// node, whatever else waits there: a surge of a rollout, or what it has yet to let go of.
+    ///
+    /// Where the site was given no number, all of it stays or goes: nothing is stuck while one pod has a node.
     pub fn unschedulable(&self) -> usize {
-        let stuck = |p: &&PodSummary| p.node.is_empty() && p.reason == "Unschedulable";
-        let unplaced = if self.annotations.contains_key(PARTS_ANNOTATION) { self.unplaced() } else { 0 };
-        self.status.pods.values().filter(stuck).count() + unplaced
+        let stuck = |p: &&PodSummary| stays(p) && p.node.is_empty() && p.reason == "Unschedulable";
+        // A hub below may not have made them: it says that it has no place.
+        let waiting = self.status.pods.values().filter(stuck).count()
+            + if self.is_for_a_hub() { self.unplaced() } else { 0 };
+        if waiting == 0 || !self.is_applied() || self.rolls_out() {
+            return 0;
+        }
+        match self.replicas {
+            Some(given) => {
+                waiting.min(usize::try_from(given).unwrap_or(0).saturating_sub(self.least_to_keep()))
+            }
+            None if self.scheduled() == 0 => waiting,
+            None => 0,
+        }
+    }
+
+    /// How many of its pods have a node, and keep it.
+    pub fn scheduled(&self) -> usize {
+        self.status.pods.values().filter(|pod| holds_node(pod)).count()
+    }
+
+    /// The least number of replicas with which the site stops none that has a node. Of a StatefulSet those with the highest
+    /// ordinals go first, whether they run or not; of all else those that wait.
+    fn least_to_keep(&self) -> usize {
+        if self.root.kind != "StatefulSet" || self.is_for_a_hub() {
+            return self.scheduled();
+        }
+        let start = crate::object::number(&self.spec().object, "/spec/ordinals/start");
+        let ordinal = |pod: &String| pod.rsplit_once('-')?.1.parse::<i64>().ok();
+        let scheduled = self.status.pods.iter().filter(|(_, pod)| holds_node(pod));
+        let highest = scheduled.filter_map(|(name, _)| ordinal(name)).max();
+        highest.map_or(0, |highest| usize::try_from(highest + 1 - start).unwrap_or(0))
+    }
+
+    /// Do pods of two versions stand side by side? What is new then waits for what is old to go, and of a smaller number a
+    /// Deployment takes from both. A site that gets no further says so in the end.
+    fn rolls_out(&self) -> bool {
+        if self.root.kind != "Deployment" {
+            return false;
+        }
+        let status = self.object().unwrap_or_default();
+        let count = |field: &str| status[field].as_i64().unwrap_or(0);
+        let conditions = status["conditions"].as_array().into_iter().flatten();
+        let gave_up = conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "False");
+        (1..count("replicas")).contains(&count("updatedReplicas")) && !gave_up
+    }
+
+    /// Is its site a hub, with several places?
+    fn is_for_a_hub(&self) -> bool {
+        self.annotations.contains_key(PARTS_ANNOTATION)
     }
 
     fn unplaced(&self) -> usize {
@@ -194,6 +248,15 @@ impl Kept {
     pub fn has_left(&self) -> bool {
         self.annotations.contains_key(names::LEFT_ANNOTATION)
     }
+}
+
+/// Neither ended nor on its way out: what ends makes room for another one.
+fn stays(pod: &PodSummary) -> bool {
+    !pod.leaving && !matches!(pod.phase.as_str(), "Succeeded" | "Failed")
+}
+
+fn holds_node(pod: &PodSummary) -> bool {
+    stays(pod) && !pod.node.is_empty()
 }
 
 fn written(spec: &WorkSpec) -> Arc<str> {

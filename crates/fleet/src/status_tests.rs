@@ -211,6 +211,8 @@ fn a_service_is_reached_at_the_addresses_of_all_sites() {
     service["spec"]["type"] = json!("ClusterIP");
     let status = merge(&service, &words, "now").expect("heard");
     assert_eq!(status["loadBalancer"], Value::Null, "the API would refuse it");
+    let kept = json!({"loadBalancer": {}});
+    assert_eq!(crate::compare::status_patch(&kept, &status), None, "the API keeps the empty field");
 }
 
 #[test]

@@ -4,9 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use serde_json::Value;
+use tombolo_api::names;
+
 use crate::index::WorkId;
 use crate::kept::Kept;
-use crate::object::Key;
+use crate::object::{Key, annotation, text};
 
 /// Seconds after which pods that a site cannot schedule belong elsewhere: they may only wait for others to end.
 pub const STUCK: i64 = 10;
@@ -47,7 +50,7 @@ impl Stuck {
             let new = || Waiting { since: now, replicas: work.replicas };
             let waiting = self.waiting.entry(id.clone()).or_insert_with(new);
             // Some were taken away: the site has yet to let go of them, and they are those that wait.
-            if work.replicas < waiting.replicas || !work.acted() {
+            if work.replicas < waiting.replicas {
                 waiting.since = now;
             }
             waiting.replicas = work.replicas;
@@ -61,7 +64,7 @@ impl Stuck {
         let Some(shunned) = self.shunned.get_mut(key) else { return };
         let scheduled = |site: &str| {
             let at = works.iter().filter(|((at, _), _)| at == site);
-            at.flat_map(|(_, work)| work.status.pods.values()).filter(|pod| !pod.node.is_empty()).count()
+            at.map(|(_, work)| work.scheduled()).sum::<usize>()
         };
         shunned.retain(|site, shun| shun.until > now && shun.uid == uid && scheduled(site) < shun.replicas);
         if shunned.is_empty() {
@@ -80,7 +83,7 @@ impl Stuck {
 
     pub fn count(&self, id: &WorkId, work: &Kept, now: i64) -> usize {
         let long = self.waiting.get(id).is_some_and(|waiting| now - waiting.since >= STUCK);
-        if long && work.acted() { work.unschedulable() } else { 0 }
+        if long { work.unschedulable() } else { 0 }
     }
 
     /// Sites that get no more replicas of a root for now.
@@ -99,13 +102,15 @@ impl Stuck {
         (!sites.is_empty()).then(|| sites.join(","))
     }
 
-    /// Takes the hub's word for it, where nothing else is remembered.
-    pub fn recall(&mut self, key: &Key, written: &str) {
-        let shunned = || Shunned { until: i64::MAX, uid: String::new(), replicas: usize::MAX };
-        let sites = written.split(',').filter(|site| !site.is_empty());
-        let sites: BTreeMap<_, _> = sites.map(|site| (site.to_owned(), shunned())).collect();
-        if !sites.is_empty() {
-            self.shunned.insert(key.clone(), sites);
+    /// Takes up again what the hub that led before wrote on a root ([`Stuck::written`]), with a whole rest from `now` on: how much
+    /// of the first one is over is not written there, and a longer one does no harm.
+    pub fn recall(&mut self, key: &Key, root: &Value, now: i64) {
+        let sites = annotation(root, names::SHUNNED_ANNOTATION).split(',').filter(|site| !site.is_empty());
+        for site in sites {
+            let uid = text(root, "/metadata/uid").to_owned();
+            // How many it could not schedule is not known either: only time makes it as good as before.
+            let shunned = Shunned { until: now + SHUN, uid, replicas: usize::MAX };
+            self.shunned.entry(key.clone()).or_default().entry(site.to_owned()).or_insert(shunned);
         }
     }
 
@@ -114,3 +119,7 @@ impl Stuck {
         works.filter_map(|id| self.waiting.get(id)).map(|waiting| waiting.since + STUCK).min()
     }
 }
+
+#[cfg(test)]
+#[path = "stuck_tests.rs"]
+mod tests;

@@ -53,6 +53,8 @@ fn what_a_hub_below_has_no_place_for_overflows() {
     let status = work.status.get_or_insert_default();
     status.object = Some(json!({"replicas": 1, "conditions": no_room}));
     status.observed_generation = work.metadata.generation.unwrap_or(0);
+    status.conditions =
+        vec![Condition { r#type: "Applied".into(), status: "True".into(), ..Default::default() }];
     index.put_work(written(work));
     for (later, at_z) in [(1, None), (10, None), (11, Some(2))] {
         for site in ["z", "below"] {

@@ -5,6 +5,7 @@ mod leaving;
 mod lost;
 mod once;
 mod room;
+mod stuck;
 mod told;
 
 use super::*;
@@ -175,6 +176,24 @@ fn removed(index: &mut Index, site: &str) {
     work.status = Some(status);
     work.metadata.resource_version = Some("1000".into());
     index.put_work(work);
+}
+
+fn all_heard(index: &mut Index, now: i64) {
+    for name in ["a", "b"] {
+        index.heard(name, 0, at(now));
+    }
+}
+
+/// So many of the pods at `site` cannot be scheduled there.
+fn stuck(index: &mut Index, site: &str, count: usize) {
+    let mut work = index.works_of(&key()).find(|(s, _)| *s == site).map(whole).expect("a Work");
+    let status = work.status.get_or_insert_default();
+    for (n, pod) in status.pods.values_mut().enumerate() {
+        let fits = n >= count;
+        (pod.node, pod.ready) = (if fits { "n".into() } else { String::new() }, fits);
+        pod.reason = if fits { String::new() } else { "Unschedulable".into() };
+    }
+    index.put_work(written(work));
 }
 
 fn prefer_a() -> PlacementSpec {

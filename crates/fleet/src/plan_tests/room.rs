@@ -2,12 +2,6 @@
 
 use super::*;
 
-fn all_heard(index: &mut Index, now: i64) {
-    for name in ["a", "b"] {
-        index.heard(name, 0, at(now));
-    }
-}
-
 #[test]
 fn room_is_given_away_once_while_a_site_has_not_reported_what_is_left() {
     let mut index = fleet(&["b"], prefer_a());
@@ -139,18 +133,6 @@ fn what_has_no_pods_needs_no_node_and_a_daemon_set_comes_with_the_first_one() {
     assert!(sent(&mut index, kinds[2]), "the site has a node now");
 }
 
-/// So many of the pods at `site` cannot be scheduled there.
-fn stuck(index: &mut Index, site: &str, count: usize) {
-    let mut work = index.works_of(&key()).find(|(s, _)| *s == site).map(whole).expect("a Work");
-    let status = work.status.get_or_insert_default();
-    for (n, pod) in status.pods.values_mut().enumerate() {
-        let fits = n >= count;
-        (pod.node, pod.ready) = (if fits { "n".into() } else { String::new() }, fits);
-        pod.reason = if fits { String::new() } else { "Unschedulable".into() };
-    }
-    index.put_work(written(work));
-}
-
 #[test]
 fn a_site_that_schedules_in_the_end_what_was_stuck_is_as_good_as_before() {
     let mut index = fleet(&["a"], PlacementSpec::default());
@@ -280,25 +262,4 @@ fn a_hub_looks_again_when_a_site_is_as_good_as_before() {
     step(&mut index, NOW + 11);
     let end = index.stuck.over_at(&key());
     assert!(end.is_some() && index.unsettled.get(&key()) == end.as_ref(), "{:?}", index.unsettled);
-}
-
-#[test]
-fn what_runs_stays_while_the_site_has_yet_to_let_go_of_what_was_stuck() {
-    let mut index = fleet(&["a", "b"], prefer_a());
-    index.put_object(key(), deployment(2, 1));
-    step(&mut index, NOW);
-    all_run(&mut index);
-    stuck(&mut index, "a", 1);
-    // From the eleventh second on, what a says is older than what it was told.
-    for later in [0, 10, 11, 12, 19, 25, 60] {
-        all_heard(&mut index, NOW + later);
-        step(&mut index, NOW + later);
-    }
-    assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1), ("b".into(), 1)]));
-    all_run(&mut index);
-    for later in [61, 100] {
-        all_heard(&mut index, NOW + later);
-        step(&mut index, NOW + later);
-        assert_eq!(shares(&index), BTreeMap::from([("a".into(), 1), ("b".into(), 1)]), "{later}: it flaps");
-    }
 }
