@@ -364,10 +364,10 @@ impl Rules {
 
     fn unchanged(&self, error: &kube_cel::ValidationError, object: &Value, old: &Value) -> bool {
         let path = self.own_path(error);
-        match (at(object, path), at(old, path)) {
-            (Some(new), Some(old)) => new == old,
-            _ => false,
-        }
+        let (mut new, mut before) = (Vec::new(), Vec::new());
+        all_at(object, path, &mut new);
+        all_at(old, path, &mut before);
+        !new.is_empty() && new == before
     }
 
     fn field_error(&self, error: kube_cel::ValidationError, object: &Value) -> FieldError {
@@ -375,9 +375,12 @@ impl Rules {
             "" => "<nil>".to_owned(),
             path => path.to_owned(),
         };
-        let value = match at(object, self.own_path(&error)) {
-            Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
-            Some(scalar) => scalar.to_string(),
+        let mut values = Vec::new();
+        all_at(object, self.own_path(&error), &mut values);
+        let value = match values[..] {
+            [Value::Object(_) | Value::Array(_)] => String::new(),
+            [scalar] => scalar.to_string(),
+            _ => String::new(),
         };
         let kind = match error.reason.as_deref() {
             Some("FieldValueForbidden") => ErrorKind::Forbidden,
@@ -415,23 +418,29 @@ fn find_field_path<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
     }
 }
 
-/// The value at a path such as `spec.items[2].name`.
-pub(crate) fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut current = object;
-    for step in path.split('.').filter(|s| !s.is_empty() && *s != "<nil>") {
-        let (name, indexes) = step.split_once('[').unwrap_or((step, ""));
-        if !name.is_empty() {
-            current = current.get(name)?;
-        }
-        for index in indexes.split('[').filter(|i| !i.is_empty()) {
-            let index = index.trim_end_matches(']');
-            current = match index.parse::<usize>() {
-                Ok(i) if current.is_array() => current.get(i)?,
-                _ => current.get(index)?,
-            };
-        }
+/// The values at a path such as `spec.items[2].name`: several where names have dots or brackets themselves.
+fn all_at<'a>(value: &'a Value, path: &str, found: &mut Vec<&'a Value>) {
+    if path.is_empty() {
+        return found.push(value);
     }
-    Some(current)
+    match value {
+        Value::Array(list) => {
+            let Some((index, rest)) = path.strip_prefix('[').and_then(|path| path.split_once(']')) else { return };
+            if let Some(item) = index.parse::<usize>().ok().and_then(|index| list.get(index)) {
+                all_at(item, rest, found);
+            }
+        }
+        Value::Object(map) => {
+            let path = path.strip_prefix('.').unwrap_or(path);
+            let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+            for end in ends {
+                if let Some(member) = map.get(&path[..end]) {
+                    all_at(member, &path[end..], found);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
