@@ -87,7 +87,7 @@ fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(n) if !n.is_i64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -95,8 +95,31 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// The format that upstream gives a value by its Go type.
+fn format_name(value: &Value) -> &'static str {
+    match value {
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        _ => "",
+    }
+}
+
+/// The format of a schema, if it means something for its type.
+fn schema_format(schema: &Schema) -> Option<&str> {
+    let format = schema.checks.format.as_deref()?;
+    let known = match schema.kind {
+        Some(Kind::Integer) => matches!(format, "int32" | "int64"),
+        Some(Kind::Number) => matches!(format, "float" | "double"),
+        Some(Kind::String) => formats::matches(format, "").is_some(),
+        _ => false,
+    };
+    known.then_some(format)
+}
+
 fn has_type(value: &Value, schema: &Schema) -> bool {
-    let whole = |n: &serde_json::Number| !n.is_f64() || n.as_f64().is_some_and(|f| f.fract() == 0.0);
+    // Beyond the whole numbers that a float tells apart, a float is none of them.
+    let safe = |f: f64| f.fract() == 0.0 && f.abs() <= 9_007_199_254_740_991.0;
+    let whole = |n: &serde_json::Number| n.is_i64() || n.as_f64().is_some_and(safe);
     if schema.int_or_string {
         return value.is_string() || matches!(value, Value::Number(n) if whole(n));
     }
@@ -129,8 +152,13 @@ fn find(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &m
         return;
     }
     if !has_type(value, schema) {
-        let actual = type_name(value);
-        let detail = format!("{path} in body must be of type {}: {actual:?}", expected());
+        let (expected, actual) = match schema_format(schema) {
+            Some(format) if !matches!(value, Value::Null | Value::String(_) | Value::Array(_)) => {
+                (format, format_name(value))
+            }
+            _ => (expected(), type_name(value)),
+        };
+        let detail = format!("{path} in body must be of type {expected}: {actual:?}");
         out.push(ErrorKind::TypeInvalid, path, Value::from(actual), detail);
     } else {
         out.matched += 1;
@@ -251,18 +279,19 @@ fn string(text: &str, schema: &Schema, path: &str, out: &mut Found) {
 fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
     let checks = &schema.checks;
     let number = data.as_f64().unwrap_or_default();
-    let fits = match (schema.kind, checks.format.as_deref()) {
-        (Some(Kind::Integer), Some("int32")) => data.as_i64().is_none_or(|n| i32::try_from(n).is_ok()),
-        (Some(Kind::Integer), Some("int64")) => data.is_i64(),
-        (Some(Kind::Integer), _) => data.is_i64() || number.fract() == 0.0,
+    let format = schema_format(schema);
+    let fits = match (schema.kind, format) {
+        (Some(Kind::Integer), Some("int32")) => {
+            number.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number)
+        }
+        (Some(Kind::Integer), _) => data.is_i64() || (number.fract() == 0.0 && number.abs() < i64::MAX as f64),
+        (Some(Kind::Number), Some("float")) => (number as f32).is_finite(),
         _ => true,
     };
     if !fits {
-        let format = match checks.format.as_deref() {
-            Some(format @ ("int32" | "int64")) => format!("with format {format}"),
-            _ => "(default format)".into(),
-        };
-        out.general(format!("Checked value must be of type integer {format} in {path}"));
+        let kind = schema.kind.map_or("", Kind::name);
+        let format = format.map_or("(default format)".into(), |format| format!("with format {format}"));
+        out.general(format!("Checked value must be of type {kind} {format} in {path}"));
     }
     if let Some(factor) = checks.multiple_of.filter(|f| !data.is_f64() && *f < 1.0) {
         // Upstream divides whole numbers by the whole part of the factor.

@@ -233,6 +233,42 @@ fn whole_floats_of_a_patch_are_integers() {
 }
 
 #[test]
+fn numbers_that_do_not_fit_their_type_are_refused() {
+    let schema = json!({"type": "object", "properties": {
+        "plain": {"type": "integer"}, "small": {"type": "integer", "format": "int32"},
+        "large": {"type": "integer", "format": "int64"}, "float": {"type": "number", "format": "float"}}});
+    let custom = Custom::new(&schema).unwrap();
+    let complaints = |name: &str, number: &str| -> Vec<String> {
+        let object = json!({name: serde_json::from_str::<Value>(number).unwrap()});
+        custom.validate(&object, None).into_iter().map(|error| error.detail).collect()
+    };
+    for (name, number) in [
+        ("plain", "9223372036854775807"),
+        ("plain", "-9223372036854775808"),
+        ("plain", "2.0"),
+        ("small", "-2147483648"),
+        ("float", "3e38"),
+    ] {
+        assert_eq!(complaints(name, number), Vec::<String>::new(), "{name} {number}");
+    }
+    let kind = |name: &str, is: &str, not: &str| format!("{name} in body must be of type {is}: {not:?}");
+    let range = |name: &str, of: &str| format!("Checked value must be of type {of} in {name}");
+    for (name, number, expected) in [
+        ("plain", "9223372036854775808", vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")]),
+        ("plain", "1e16", vec![kind("plain", "integer", "number")]),
+        ("plain", "1e19", vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")]),
+        ("large", "9223372036854775808", vec![kind("large", "int64", "float64"), range("large", "integer with format int64")]),
+        ("small", "9223372036854775808", vec![kind("small", "int32", "float64"), range("small", "integer with format int32")]),
+        ("small", "2147483648", vec![range("small", "integer with format int32")]),
+        ("small", "true", vec![kind("small", "int32", "")]),
+        ("small", "\"1\"", vec![kind("small", "integer", "string")]),
+        ("float", "1e39", vec![range("float", "number with format float")]),
+    ] {
+        assert_eq!(complaints(name, number), expected, "{name} {number}");
+    }
+}
+
+#[test]
 fn names_and_group_of_a_definition_do_not_change() {
     let mut old = golden()["definitions"][0]["object"].clone();
     default_definition(&mut old);
