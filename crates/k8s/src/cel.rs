@@ -425,7 +425,9 @@ fn all_at<'a>(value: &'a Value, path: &str, found: &mut Vec<&'a Value>) {
     }
     match value {
         Value::Array(list) => {
-            let Some((index, rest)) = path.strip_prefix('[').and_then(|path| path.split_once(']')) else { return };
+            let Some((index, rest)) = path.strip_prefix('[').and_then(|path| path.split_once(']')) else {
+                return;
+            };
             if let Some(item) = index.parse::<usize>().ok().and_then(|index| list.get(index)) {
                 all_at(item, rest, found);
             }

@@ -40,6 +40,8 @@ mod webhooks;
 mod workload;
 
 #[cfg(test)]
+mod long_lists;
+#[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;

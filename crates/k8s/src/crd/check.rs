@@ -1,6 +1,6 @@
 //! Validation of values against a schema, with the texts of upstream's OpenAPI validator.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value};
 
@@ -284,7 +284,9 @@ fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
         (Some(Kind::Integer), Some("int32")) => {
             number.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number)
         }
-        (Some(Kind::Integer), _) => data.is_i64() || (number.fract() == 0.0 && number.abs() < i64::MAX as f64),
+        (Some(Kind::Integer), _) => {
+            data.is_i64() || (number.fract() == 0.0 && number.abs() < i64::MAX as f64)
+        }
         (Some(Kind::Number), Some("float")) => (number as f32).is_finite(),
         _ => true,
     };
@@ -334,7 +336,8 @@ fn array(list: &[Value], old: Option<&Value>, schema: &Schema, path: &str, out: 
         let unit = if max == 1 { "item" } else { "items" };
         out.push(ErrorKind::TooMany, path, Value::from(size), format!("must have at most {max} {unit}"));
     }
-    if schema.checks.unique_items && list.iter().enumerate().any(|(i, v)| list[..i].contains(v)) {
+    let mut seen = HashSet::new();
+    if schema.checks.unique_items && !list.iter().all(|item| seen.insert(item)) {
         out.invalid(path, Value::from(""), format!("{path} in body shouldn't contain duplicates"));
     }
 }

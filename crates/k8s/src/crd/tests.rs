@@ -254,11 +254,27 @@ fn numbers_that_do_not_fit_their_type_are_refused() {
     let kind = |name: &str, is: &str, not: &str| format!("{name} in body must be of type {is}: {not:?}");
     let range = |name: &str, of: &str| format!("Checked value must be of type {of} in {name}");
     for (name, number, expected) in [
-        ("plain", "9223372036854775808", vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")]),
+        (
+            "plain",
+            "9223372036854775808",
+            vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")],
+        ),
         ("plain", "1e16", vec![kind("plain", "integer", "number")]),
-        ("plain", "1e19", vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")]),
-        ("large", "9223372036854775808", vec![kind("large", "int64", "float64"), range("large", "integer with format int64")]),
-        ("small", "9223372036854775808", vec![kind("small", "int32", "float64"), range("small", "integer with format int32")]),
+        (
+            "plain",
+            "1e19",
+            vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")],
+        ),
+        (
+            "large",
+            "9223372036854775808",
+            vec![kind("large", "int64", "float64"), range("large", "integer with format int64")],
+        ),
+        (
+            "small",
+            "9223372036854775808",
+            vec![kind("small", "int32", "float64"), range("small", "integer with format int32")],
+        ),
         ("small", "2147483648", vec![range("small", "integer with format int32")]),
         ("small", "true", vec![kind("small", "int32", "")]),
         ("small", "\"1\"", vec![kind("small", "integer", "string")]),
@@ -266,6 +282,17 @@ fn numbers_that_do_not_fit_their_type_are_refused() {
     ] {
         assert_eq!(complaints(name, number), expected, "{name} {number}");
     }
+}
+
+#[test]
+fn many_items_are_told_apart() {
+    let schema = json!({"type": "object", "properties": {"l": {
+        "type": "array", "items": {"type": "integer"}, "uniqueItems": true}}});
+    let custom = Custom::new(&schema).unwrap();
+    let mut list: Vec<usize> = (0..200_000).collect();
+    assert_eq!(custom.validate(&json!({ "l": list }), None), []);
+    list.push(0);
+    assert_eq!(paths(&custom.validate(&json!({ "l": list }), None)), ["l"]);
 }
 
 #[test]

@@ -94,14 +94,14 @@ fn merge_map(mut original: Object, patch: &Object, cursor: Cursor) -> Result<Obj
     }
     retain_keys(&mut original, patch)?;
     // Lists that come with an order are done here, and not again below.
-    let mut ordered = Vec::new();
+    let mut ordered = HashSet::new();
     for (key, order) in patch.iter().filter(|(k, _)| k.starts_with(SET_ORDER)) {
         let name = list_name(key, SET_ORDER)?;
         merge_ordered(&mut original, patch.get(name), name, order, cursor)?;
-        ordered.push(name);
+        ordered.insert(name);
     }
     for (key, value) in patch {
-        if key == RETAIN_KEYS || key.starts_with(SET_ORDER) || ordered.contains(&key.as_str()) {
+        if key == RETAIN_KEYS || key.starts_with(SET_ORDER) || ordered.contains(key.as_str()) {
             continue;
         }
         if key.starts_with(DELETE_FROM) {

@@ -33,6 +33,21 @@ fn json_patch_runs_every_operation_in_order() {
 }
 
 #[test]
+fn many_lists_may_come_with_an_order() {
+    let many = 100_000;
+    let mut patch = serde_json::Map::new();
+    for i in 0..many {
+        patch.insert(format!("$setElementOrder/l{i}"), json!(["b", "a"]));
+        patch.insert(format!("l{i}"), json!(["b", "a"]));
+    }
+    let annotated =
+        pod(json!({"metadata": {"annotations": {}}}), json!({"metadata": {"annotations": patch}}));
+    let annotated = annotated.unwrap();
+    assert_eq!(annotated["metadata"]["annotations"].as_object().unwrap().len(), many);
+    assert_eq!(annotated["metadata"]["annotations"]["l7"], json!(["b", "a"]));
+}
+
+#[test]
 fn json_patch_failures_name_the_path() {
     let fail = |patch: Value| json(&json!({"a": [1]}), &patch).unwrap_err().to_string();
     assert_eq!(

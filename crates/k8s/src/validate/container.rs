@@ -254,6 +254,16 @@ pub(super) fn resource_selector(e: &mut Errors, reference: &At<'_, '_>, volume: 
 fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
     let (list, devices) = (container.get("volumeMounts"), container.get("volumeDevices"));
     let privileged = container.get("securityContext").get("privileged").bool();
+    let of_devices = |field: &str| -> HashSet<&str> {
+        devices
+            .value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|d| d[field].as_str().unwrap_or_default())
+            .collect()
+    };
+    let (device_names, device_paths) = (of_devices("name"), of_devices("devicePath"));
     let mut paths = HashSet::new();
     for mount in list.items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
@@ -269,10 +279,10 @@ fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
         if !paths.insert(path.str()) {
             e.invalid(&path, "must be unique");
         }
-        if devices.items().any(|d| d.get("name").str() == name.str()) {
+        if device_names.contains(name.str()) {
             e.invalid(&name, "must not already exist in volumeDevices");
         }
-        if devices.items().any(|d| d.get("devicePath").str() == path.str()) {
+        if device_paths.contains(path.str()) {
             e.invalid(&path, "must not already exist as a path in volumeDevices");
         }
         // Upstream reports these at the list.

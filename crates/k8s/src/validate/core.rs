@@ -184,7 +184,8 @@ pub(super) fn node_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
 pub(super) fn limit_range(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
     let limits = spec.get("limits");
-    for (i, limit) in limits.items().enumerate() {
+    let mut kinds = HashSet::new();
+    for limit in limits.items() {
         let kind = limit.get("type");
         let complaints = names::label_key(kind.str());
         if !complaints.is_empty() {
@@ -194,7 +195,7 @@ pub(super) fn limit_range(e: &mut Errors, object: &At<'_, '_>) {
         {
             e.invalid(&kind, "must be a standard limit type or fully qualified");
         }
-        if limits.items().take(i).any(|l| l.get("type").str() == kind.str()) {
+        if !kinds.insert(kind.str()) {
             e.duplicate(&kind);
         }
         let (min, max) = (limit.get("min"), limit.get("max"));

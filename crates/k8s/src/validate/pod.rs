@@ -1,6 +1,6 @@
 //! Pods and pod templates.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use std::net::IpAddr;
 
@@ -451,13 +451,17 @@ pub fn ephemeral_update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
     let spec = pod.get("spec");
     let list = spec.get("ephemeralContainers");
     let before = At::root(old);
+    let mut now: HashMap<&str, &Value> = HashMap::new();
+    for container in list.items() {
+        now.entry(container.get("name").str()).or_insert(container.value);
+    }
     for known in before.get("spec").get("ephemeralContainers").items() {
         let name = known.get("name").str();
-        match list.items().find(|c| c.get("name").str() == name) {
+        match now.get(name) {
             None => {
                 e.forbidden(&list, format!("existing ephemeral containers {name:?} may not be removed\n"))
             }
-            Some(now) if !same(now.value, known.value) => {
+            Some(now) if !same(now, known.value) => {
                 e.forbidden(&list, format!("existing ephemeral containers {name:?} may not be changed\n"));
             }
             Some(_) => {}
