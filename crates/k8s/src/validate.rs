@@ -26,6 +26,7 @@ mod parts;
 mod platform;
 mod pod;
 mod pod_annotations;
+mod pod_status;
 mod policies;
 mod policy;
 mod rbac;
@@ -88,6 +89,7 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
         (rules.update)(&mut errors, &root, old);
     }
     spare_stored_pods(&mut errors, kind, old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -124,6 +126,7 @@ pub fn status_update(group: &str, kind: &str, object: &Value, old: &Value) -> Ve
     if let Some(rules) = table::find(group, kind) {
         (rules.status)(&mut errors, &root, old);
     }
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -134,6 +137,7 @@ pub fn resize_update(object: &Value, old: &Value) -> Vec<FieldError> {
     meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
     pod::pod_spec(&mut errors, &root.get("spec"), true);
     spare_stored_pods(&mut errors, "Pod", old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -144,6 +148,7 @@ pub fn ephemeral_containers_update(object: &Value, old: &Value) -> Vec<FieldErro
     meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
     pod::ephemeral_update(&mut errors, &root, old);
     spare_stored_pods(&mut errors, "Pod", old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 

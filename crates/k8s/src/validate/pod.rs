@@ -2,8 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 
-use std::net::IpAddr;
-
 use serde_json::Value;
 
 use super::at::{At, Errors, same};
@@ -466,29 +464,5 @@ pub fn ephemeral_update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
             }
             Some(_) => {}
         }
-    }
-}
-
-pub(super) fn status(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
-    let status = pod.get("status");
-    let nominated = status.get("nominatedNodeName");
-    if !nominated.is_empty() && old.pointer("/status/nominatedNodeName") != Some(nominated.value) {
-        e.complaints(&nominated, names::dns_subdomain(nominated.str()));
-    }
-    if !same(pod.get("spec").get("nodeName").value, old.pointer("/spec/nodeName").unwrap_or(&Value::Null)) {
-        e.forbidden(&status.get("nodeName"), "may not be changed directly");
-    }
-    for condition in status.get("conditions").items() {
-        e.complaints(&condition.get("type"), names::label_key(condition.get("type").str()));
-    }
-    // The first address is the one that is also written alone.
-    let (one, all) = (status.get("podIP"), status.get("podIPs"));
-    if !one.is_empty() {
-        e.ip(&one);
-    }
-    let addresses = [one.str()].into_iter().chain(all.items().skip(1).map(|ip| ip.get("ip").str()));
-    let addresses: Vec<IpAddr> = addresses.filter_map(|ip| ip.parse().ok()).collect();
-    if matches!(addresses.as_slice(), [a, b, ..] if a.is_ipv6() == b.is_ipv6()) {
-        e.invalid(&all, "may specify no more than one IP for each IP family");
     }
 }
