@@ -110,8 +110,8 @@ fn owner_references(e: &mut Errors, references: &At<'_, '_>) {
 }
 
 /// Checks the finalizers that the stored object does not have.
-pub(super) fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
-    let known: HashSet<&str> = old.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
+    let known = text_set(old);
     for item in finalizers.items().filter(|item| !known.contains(item.str())) {
         for complaint in names::label_key(item.str()) {
             e.invalid_value(finalizers, item.value, complaint);
@@ -124,11 +124,23 @@ pub(super) fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
     }
 }
 
-/// Built-in kinds know their own finalizers; all others are qualified.
-pub(crate) fn standard_finalizer(e: &mut Errors, at: &At<'_, '_>) {
+/// Built-in kinds know their own finalizers; all others are qualified. Those that the stored object has may stay.
+pub(super) fn standard_finalizers(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    let metadata = object.get("metadata");
+    let known = text_set(&old["metadata"]["finalizers"]);
+    let finalizers = metadata.get("finalizers");
+    let added = finalizers.items().filter(|item| !known.contains(item.str()));
+    added.for_each(|item| standard_finalizer(e, &item));
+}
+
+pub(super) fn standard_finalizer(e: &mut Errors, at: &At<'_, '_>) {
     if !at.str().contains('/') && !matches!(at.str(), "kubernetes" | "orphan" | "foregroundDeletion") {
         e.invalid(at, "name is neither a standard finalizer name nor is it fully qualified");
     }
+}
+
+fn text_set(list: &Value) -> HashSet<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 fn managed_fields(e: &mut Errors, entries: &At<'_, '_>) {
@@ -200,6 +212,7 @@ pub(crate) fn meta_update(e: &mut Errors, new: &At<'_, '_>, old: &Value) {
     labels(e, &new.get("labels"));
     annotations(e, &new.get("annotations"));
     owner_references(e, &new.get("ownerReferences"));
+    finalizers(e, &new.get("finalizers"), before("finalizers"));
     managed_fields(e, &new.get("managedFields"));
 }
 

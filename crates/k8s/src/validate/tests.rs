@@ -173,6 +173,33 @@ fn only_finalizers_that_an_update_adds_are_checked() {
 }
 
 #[test]
+fn finalizers_of_built_in_kinds_are_checked_on_every_way_to_write_them() {
+    let of = |finalizers: &[&str]| {
+        prepared(
+            &json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]},
+            "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1", "finalizers": finalizers}}),
+        )
+    };
+    type Write = fn(&Value, &Value) -> Vec<FieldError>;
+    let ways: [(&str, Write); 4] = [
+        ("update", |new, old| update("", "Pod", new, old)),
+        ("status", |new, old| status_update("", "Pod", new, old)),
+        ("resize", resize_update),
+        ("ephemeralcontainers", ephemeral_containers_update),
+    ];
+    let none = of(&[]);
+    for (name, write) in ways {
+        for bad in [&["orphan", "foregroundDeletion"][..], &["exa mple/x"], &["unqualified"]] {
+            let errors = write(&of(bad), &none);
+            assert_eq!(errors.len(), 1, "{name} {bad:?}: {errors:?}");
+            assert!(errors[0].path.starts_with("metadata.finalizers"));
+            assert_eq!(write(&of(bad), &of(bad)), [], "{name} {bad:?}");
+        }
+        assert_eq!(write(&of(&["example.com/x", "orphan"]), &none), [], "{name}");
+    }
+}
+
+#[test]
 fn tolerations_of_a_pod_stay_but_for_their_seconds() {
     let of = |tolerations: Value| {
         let mut spec = json!({"containers": [{"name": "a", "image": "i"}]});
