@@ -176,7 +176,7 @@ pub(super) fn int_or_percent(value: &Value) -> i64 {
 
 pub(super) fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = text.split_once('/')?;
-    let bits: u8 = bits.parse().ok()?;
+    let bits: u8 = bits.parse().ok().filter(|_| !bits.starts_with('+'))?;
     if let Ok(v4) = address.parse::<Ipv4Addr>() {
         return (bits <= 32).then_some((IpAddr::V4(v4), bits));
     }
