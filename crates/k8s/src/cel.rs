@@ -9,6 +9,9 @@ use serde_json::{Map, Number, Value};
 use thiserror::Error;
 
 use crate::field::{ErrorKind, FieldError};
+use optional_old::{as_written, with_optionals};
+
+mod optional_old;
 
 /// An expression that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -176,58 +179,6 @@ impl std::fmt::Debug for Rules {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Rules")
     }
-}
-
-/// The value before an update as an optional: the evaluator gives rules the bare value, or null.
-const OPTIONAL: &str = "(oldSelf == null ? optional.none() : optional.of(oldSelf))";
-
-/// Has rules that ask for it see the value before as an optional.
-fn with_optionals(schema: &mut Value) {
-    match schema {
-        Value::Object(map) => {
-            if map.get("optionalOldSelf") == Some(&Value::Bool(true)) {
-                for part in ["rule", "messageExpression"] {
-                    if let Some(Value::String(expression)) = map.get_mut(part) {
-                        *expression = with_optional(expression);
-                    }
-                }
-            }
-            map.values_mut().for_each(with_optionals);
-        }
-        Value::Array(list) => list.iter_mut().for_each(with_optionals),
-        _ => {}
-    }
-}
-
-/// Puts the optional wherever an expression names `oldSelf`: not within a text, nor within another name or path.
-fn with_optional(expression: &str) -> String {
-    let mut out = String::new();
-    let (mut quote, mut escaped, mut last) = (None, false, ' ');
-    let mut rest = expression;
-    while let Some(c) = rest.chars().next() {
-        let in_name = |c: char| c.is_alphanumeric() || c == '_';
-        let after = rest.strip_prefix("oldSelf").filter(|after| !after.starts_with(in_name));
-        if let Some(after) = after.filter(|_| quote.is_none() && !in_name(last) && last != '.') {
-            out.push_str(OPTIONAL);
-            (rest, last) = (after, 'f');
-            continue;
-        }
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
-            None if c == '"' || c == '\'' => quote = Some(c),
-            _ => {}
-        }
-        out.push(c);
-        (rest, last) = (&rest[c.len_utf8()..], c);
-    }
-    out
-}
-
-/// An expression as its author wrote it.
-fn as_written(expression: &str) -> String {
-    expression.replace(OPTIONAL, "oldSelf").trim().to_owned()
 }
 
 /// The schemas of what lies in a value: of its members by name, of all its other members, of its items.
@@ -503,6 +454,8 @@ mod tests {
             "x-kubernetes-validations": [
                 {"rule": "oldSelf.hasValue() || self == 'new'", "optionalOldSelf": true},
                 {"rule": "self != 'no oldSelf' && oldSelf.orValue('x') != 'last'", "optionalOldSelf": true},
+                {"rule": "// it's about oldSelf\nself != r'\\' && oldSelf.orValue('x') != 'last'",
+                    "optionalOldSelf": true},
             ],
         }}});
         let rules = Rules::compile(&schema);
@@ -513,7 +466,7 @@ mod tests {
         };
         assert!(complaints("new", None).is_empty() && complaints("other", Some("new")).is_empty());
         assert_eq!(complaints("other", None), ["failed rule: oldSelf.hasValue() || self == 'new'"]);
-        assert_eq!(complaints("other", Some("last")).len(), 1);
+        assert_eq!(complaints("other", Some("last")).len(), 2);
     }
 
     #[test]
