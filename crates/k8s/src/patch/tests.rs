@@ -153,6 +153,23 @@ fn retain_keys_clears_the_other_members_of_a_union() {
 }
 
 #[test]
+fn only_values_can_be_deleted_from_a_list_by_value() {
+    let live = json!({"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}});
+    let delete =
+        |list: &str, items: Value| json!({"spec": {format!("$deleteFromPrimitiveList/{list}"): items}});
+    let error = pod(live.clone(), delete("containers", json!(["a"]))).unwrap_err();
+    assert_eq!(error, PatchError::Contradiction("list element types are not identical".into()));
+    let merged = pod(live.clone(), delete("containers", json!([{"name": "a", "image": "j"}]))).unwrap();
+    assert_eq!(merged["spec"]["containers"][0], json!({"name": "a", "image": "j"}));
+    assert!(pod(live.clone(), delete("containers", json!([{"image": "j"}]))).is_err(), "no key");
+    assert_eq!(pod(live.clone(), delete("containers", json!([]))).unwrap(), live);
+    assert_eq!(pod(live.clone(), delete("volumes", json!(["v"]))).unwrap(), live, "nothing to delete from");
+    let tolerations = json!({"spec": {"tolerations": [{"key": "a"}]}});
+    let error = pod(tolerations, delete("tolerations", json!([{"key": "a"}]))).unwrap_err();
+    assert_eq!(error, PatchError::Contradiction("cannot merge lists without merge key for struct".into()));
+}
+
+#[test]
 fn primitive_lists_merge_as_sets_and_shrink_on_request() {
     let live = json!({"metadata": {"finalizers": ["a/x", "b/y"]}});
     let patch = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["a/x"]}});

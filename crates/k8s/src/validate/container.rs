@@ -436,6 +436,9 @@ pub(super) fn seccomp(e: &mut Errors, profile: &At<'_, '_>) {
     }
 }
 
+/// As long as a path can be.
+const LONGEST_PROFILE: usize = 4095;
+
 pub(super) fn app_armor(e: &mut Errors, profile: &At<'_, '_>) {
     if !profile.is_set() {
         return;
@@ -446,13 +449,20 @@ pub(super) fn app_armor(e: &mut Errors, profile: &At<'_, '_>) {
     } else {
         e.optional_one_of(&kind, &["Localhost", "RuntimeDefault", "Unconfined"]);
     }
-    if kind.str() != "Localhost" {
-        if local.is_set() {
+    match kind.str() {
+        "Localhost" => {
+            if local.is_empty() {
+                e.required(&local, "must be set when AppArmor type is Localhost");
+            } else if local.str().trim() != local.str() {
+                e.invalid(&local, "must not be padded with whitespace");
+            }
+            if local.str().len() > LONGEST_PROFILE {
+                e.too_long(&local, LONGEST_PROFILE);
+            }
+        }
+        "RuntimeDefault" | "Unconfined" if local.is_set() => {
             e.invalid(&local, "can only be set when AppArmor type is Localhost");
         }
-    } else if local.str().trim().is_empty() {
-        e.required(&local, "must be set when AppArmor type is Localhost");
-    } else if local.str().trim() != local.str() {
-        e.invalid(&local, "must not be padded with whitespace");
+        _ => {}
     }
 }

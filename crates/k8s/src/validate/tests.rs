@@ -334,6 +334,34 @@ fn ambiguous_addresses_of_a_stored_object_may_stay_but_no_new_ones_come() {
 }
 
 #[test]
+fn what_a_node_has_is_no_less_than_nothing() {
+    let of =
+        |cpu: &str, gpus: &str| json!({"capacity": {"cpu": cpu}, "allocatable": {"example.com/gpu": gpus}});
+    let complaints = |new: Value, old: Value| status_complaints("Node", new, old).len();
+    assert_eq!(complaints(of("2500m", "2"), json!({})), 0);
+    let complaint = r#"status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0"#;
+    assert_eq!(status_complaints("Node", of("-1", "2"), json!({})), [complaint]);
+    assert_eq!(complaints(of("-1", "2500m"), json!({})), 2);
+    assert_eq!(complaints(of("-1", "2500m"), of("-1", "2500m")), 0, "what was stored may stay");
+}
+
+#[test]
+fn the_path_of_an_app_armor_profile_is_bounded() {
+    let of = |length: usize| {
+        let profile = json!({"type": "Localhost", "localhostProfile": "p".repeat(length)});
+        prepared(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "n", "namespace": "d"},
+            "spec": {"containers": [{"name": "c", "image": "i", "securityContext": {"appArmorProfile": profile}}]}}))
+    };
+    assert_eq!(create("", "Pod", true, &of(4095)), []);
+    let errors = create("", "Pod", true, &of(4096));
+    assert_eq!(errors.len(), 1);
+    assert_eq!(
+        errors[0].to_string(),
+        "spec.containers[0].securityContext.appArmorProfile.localhostProfile: Too long: may not be more than 4095 bytes"
+    );
+}
+
+#[test]
 fn field_managers_are_short_and_printable() {
     assert!(field_manager("kubectl").is_empty());
     assert_eq!(field_manager(&"a".repeat(129)).len(), 1);
