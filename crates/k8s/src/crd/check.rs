@@ -13,7 +13,7 @@ use crate::field::{ErrorKind, FieldError};
 pub(super) fn check(object: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
     let mut out = Found::default();
     value(object, old, schema, "", &mut out);
-    if old.is_some_and(|old| same_but_metadata(object, old)) {
+    if !out.errors.is_empty() && old.is_some_and(|old| same_but_metadata(object, old)) {
         out.errors.retain(|error| error.path.starts_with("metadata"));
     }
     out.errors
