@@ -9,6 +9,9 @@ use serde_json::{Map, Number, Value};
 use thiserror::Error;
 
 use crate::field::{ErrorKind, FieldError};
+use optional_old::{as_written, with_optionals};
+
+mod optional_old;
 
 /// An expression that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -178,58 +181,6 @@ impl std::fmt::Debug for Rules {
     }
 }
 
-/// The value before an update as an optional: the evaluator gives rules the bare value, or null.
-const OPTIONAL: &str = "(oldSelf == null ? optional.none() : optional.of(oldSelf))";
-
-/// Has rules that ask for it see the value before as an optional.
-fn with_optionals(schema: &mut Value) {
-    match schema {
-        Value::Object(map) => {
-            if map.get("optionalOldSelf") == Some(&Value::Bool(true)) {
-                for part in ["rule", "messageExpression"] {
-                    if let Some(Value::String(expression)) = map.get_mut(part) {
-                        *expression = with_optional(expression);
-                    }
-                }
-            }
-            map.values_mut().for_each(with_optionals);
-        }
-        Value::Array(list) => list.iter_mut().for_each(with_optionals),
-        _ => {}
-    }
-}
-
-/// Puts the optional wherever an expression names `oldSelf`: not within a text, nor within another name or path.
-fn with_optional(expression: &str) -> String {
-    let mut out = String::new();
-    let (mut quote, mut escaped, mut last) = (None, false, ' ');
-    let mut rest = expression;
-    while let Some(c) = rest.chars().next() {
-        let in_name = |c: char| c.is_alphanumeric() || c == '_';
-        let after = rest.strip_prefix("oldSelf").filter(|after| !after.starts_with(in_name));
-        if let Some(after) = after.filter(|_| quote.is_none() && !in_name(last) && last != '.') {
-            out.push_str(OPTIONAL);
-            (rest, last) = (after, 'f');
-            continue;
-        }
-        match quote {
-            Some(_) if escaped => escaped = false,
-            Some(_) if c == '\\' => escaped = true,
-            Some(open) if c == open => quote = None,
-            None if c == '"' || c == '\'' => quote = Some(c),
-            _ => {}
-        }
-        out.push(c);
-        (rest, last) = (&rest[c.len_utf8()..], c);
-    }
-    out
-}
-
-/// An expression as its author wrote it.
-fn as_written(expression: &str) -> String {
-    expression.replace(OPTIONAL, "oldSelf").trim().to_owned()
-}
-
 /// The schemas of what lies in a value: of its members by name, of all its other members, of its items.
 struct Below<'s> {
     properties: Option<&'s Map<String, Value>>,
@@ -364,10 +315,10 @@ impl Rules {
 
     fn unchanged(&self, error: &kube_cel::ValidationError, object: &Value, old: &Value) -> bool {
         let path = self.own_path(error);
-        match (at(object, path), at(old, path)) {
-            (Some(new), Some(old)) => new == old,
-            _ => false,
-        }
+        let (mut new, mut before) = (Vec::new(), Vec::new());
+        all_at(object, path, &mut new);
+        all_at(old, path, &mut before);
+        !new.is_empty() && new == before
     }
 
     fn field_error(&self, error: kube_cel::ValidationError, object: &Value) -> FieldError {
@@ -375,9 +326,12 @@ impl Rules {
             "" => "<nil>".to_owned(),
             path => path.to_owned(),
         };
-        let value = match at(object, self.own_path(&error)) {
-            Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
-            Some(scalar) => scalar.to_string(),
+        let mut values = Vec::new();
+        all_at(object, self.own_path(&error), &mut values);
+        let value = match values[..] {
+            [Value::Object(_) | Value::Array(_)] => String::new(),
+            [scalar] => scalar.to_string(),
+            _ => String::new(),
         };
         let kind = match error.reason.as_deref() {
             Some("FieldValueForbidden") => ErrorKind::Forbidden,
@@ -415,23 +369,31 @@ fn find_field_path<'a>(schema: &'a Value, rule: &str) -> Option<&'a str> {
     }
 }
 
-/// The value at a path such as `spec.items[2].name`.
-pub(crate) fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    let mut current = object;
-    for step in path.split('.').filter(|s| !s.is_empty() && *s != "<nil>") {
-        let (name, indexes) = step.split_once('[').unwrap_or((step, ""));
-        if !name.is_empty() {
-            current = current.get(name)?;
-        }
-        for index in indexes.split('[').filter(|i| !i.is_empty()) {
-            let index = index.trim_end_matches(']');
-            current = match index.parse::<usize>() {
-                Ok(i) if current.is_array() => current.get(i)?,
-                _ => current.get(index)?,
-            };
-        }
+/// The values at a path such as `spec.items[2].name`: several where names have dots or brackets themselves.
+fn all_at<'a>(value: &'a Value, path: &str, found: &mut Vec<&'a Value>) {
+    if path.is_empty() {
+        return found.push(value);
     }
-    Some(current)
+    match value {
+        Value::Array(list) => {
+            let Some((index, rest)) = path.strip_prefix('[').and_then(|path| path.split_once(']')) else {
+                return;
+            };
+            if let Some(item) = index.parse::<usize>().ok().and_then(|index| list.get(index)) {
+                all_at(item, rest, found);
+            }
+        }
+        Value::Object(map) => {
+            let path = path.strip_prefix('.').unwrap_or(path);
+            let ends = path.match_indices(['.', '[']).map(|(end, _)| end).chain([path.len()]);
+            for end in ends {
+                if let Some(member) = map.get(&path[..end]) {
+                    all_at(member, &path[end..], found);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -492,6 +454,8 @@ mod tests {
             "x-kubernetes-validations": [
                 {"rule": "oldSelf.hasValue() || self == 'new'", "optionalOldSelf": true},
                 {"rule": "self != 'no oldSelf' && oldSelf.orValue('x') != 'last'", "optionalOldSelf": true},
+                {"rule": "// it's about oldSelf\nself != r'\\' && oldSelf.orValue('x') != 'last'",
+                    "optionalOldSelf": true},
             ],
         }}});
         let rules = Rules::compile(&schema);
@@ -502,7 +466,7 @@ mod tests {
         };
         assert!(complaints("new", None).is_empty() && complaints("other", Some("new")).is_empty());
         assert_eq!(complaints("other", None), ["failed rule: oldSelf.hasValue() || self == 'new'"]);
-        assert_eq!(complaints("other", Some("last")).len(), 1);
+        assert_eq!(complaints("other", Some("last")).len(), 2);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod check;
 mod custom;
 mod definition;
+mod extensions;
 mod formats;
 mod open_api;
 mod prune;

@@ -26,6 +26,7 @@ mod parts;
 mod platform;
 mod pod;
 mod pod_annotations;
+mod pod_status;
 mod policies;
 mod policy;
 mod rbac;
@@ -39,6 +40,8 @@ mod volume;
 mod webhooks;
 mod workload;
 
+#[cfg(test)]
+mod long_lists;
 #[cfg(test)]
 mod tests;
 
@@ -55,7 +58,7 @@ pub(crate) use meta::{meta_update, object_meta};
 pub fn create(group: &str, kind: &str, namespaced: bool, object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    finalizers(&mut errors, &root);
+    meta::standard_finalizers(&mut errors, &root, &Value::Null);
     match table::find(group, kind) {
         Some(rules) => {
             object_meta(&mut errors, &root.get("metadata"), namespaced, rules.name);
@@ -77,8 +80,7 @@ pub fn review(kind: &str, object: &Value) -> Vec<FieldError> {
 pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
-    finalizers(&mut errors, &root);
+    built_in_meta_update(&mut errors, &root, old);
     if let Some(rules) = table::find(group, kind) {
         if !rules.update_is_whole {
             (rules.object)(&mut errors, &root);
@@ -86,6 +88,7 @@ pub fn update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<Field
         (rules.update)(&mut errors, &root, old);
     }
     spare_stored_pods(&mut errors, kind, old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -109,19 +112,20 @@ fn spare_stored_pods(e: &mut Errors, kind: &str, old: &Value) {
     e.0.retain(|error| !stored.contains(error));
 }
 
-fn finalizers(e: &mut Errors, root: &At<'_, '_>) {
-    let metadata = root.get("metadata");
-    metadata.get("finalizers").items().for_each(|finalizer| meta::standard_finalizer(e, &finalizer));
+fn built_in_meta_update(e: &mut Errors, root: &At<'_, '_>, old: &Value) {
+    meta_update(e, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    meta::standard_finalizers(e, root, old);
 }
 
 /// Checks a write through `/status`.
 pub fn status_update(group: &str, kind: &str, object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    built_in_meta_update(&mut errors, &root, old);
     if let Some(rules) = table::find(group, kind) {
         (rules.status)(&mut errors, &root, old);
     }
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -129,9 +133,10 @@ pub fn status_update(group: &str, kind: &str, object: &Value, old: &Value) -> Ve
 pub fn resize_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    built_in_meta_update(&mut errors, &root, old);
     pod::pod_spec(&mut errors, &root.get("spec"), true);
     spare_stored_pods(&mut errors, "Pod", old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -139,9 +144,10 @@ pub fn resize_update(object: &Value, old: &Value) -> Vec<FieldError> {
 pub fn ephemeral_containers_update(object: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let root = At::root(object);
-    meta_update(&mut errors, &root.get("metadata"), old.get("metadata").unwrap_or(&Value::Null));
+    built_in_meta_update(&mut errors, &root, old);
     pod::ephemeral_update(&mut errors, &root, old);
     spare_stored_pods(&mut errors, "Pod", old);
+    addresses::spare_stored(&mut errors, old);
     errors.0
 }
 
@@ -176,7 +182,6 @@ pub fn custom_meta(object: &Value, old: Option<&Value>, namespaced: bool) -> Vec
         Some(old) => {
             let before = old.get("metadata").unwrap_or(&Value::Null);
             meta_update(&mut errors, &metadata, before);
-            meta::finalizers(&mut errors, &metadata.get("finalizers"), &before["finalizers"]);
         }
     }
     errors.0

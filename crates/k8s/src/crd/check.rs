@@ -1,19 +1,56 @@
 //! Validation of values against a schema, with the texts of upstream's OpenAPI validator.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use super::formats;
 use super::schema::{Additional, Kind, Schema, Topology};
 use crate::field::{ErrorKind, FieldError};
-use crate::names;
 
-/// Checks a whole object. List uniqueness and embedded resources included, CEL rules not.
-pub(super) fn check(object: &Value, schema: &Schema) -> Vec<FieldError> {
+/// Checks a whole object against what JSON schema can say. A problem with a value that is the same in the `old` object is
+/// let pass, so that old objects stay writable when a schema is tightened.
+pub(super) fn check(object: &Value, old: Option<&Value>, schema: &Schema) -> Vec<FieldError> {
     let mut out = Found::default();
-    value(object, schema, "", &mut out);
-    let mut errors = out.errors;
-    extras(object, schema, "", true, &mut errors);
-    errors
+    value(object, old, schema, "", &mut out);
+    if !out.errors.is_empty() && old.is_some_and(|old| same_but_metadata(object, old)) {
+        out.errors.retain(|error| error.path.starts_with("metadata"));
+    }
+    out.errors
+}
+
+fn same_but_metadata(object: &Value, old: &Value) -> bool {
+    let (Value::Object(new), Value::Object(old)) = (object, old) else { return object == old };
+    let covers = |a: &Map<String, Value>, b: &Map<String, Value>| {
+        a.iter().filter(|(name, _)| *name != "metadata").all(|(name, value)| b.get(name) == Some(value))
+    };
+    covers(new, old) && covers(old, new)
+}
+
+/// The old item that an item of a list is a change of. Only items with keys can be told apart.
+struct OldItems<'v> {
+    keys: &'v [String],
+    items: HashMap<String, &'v Value>,
+}
+
+impl<'v> OldItems<'v> {
+    fn new(old: Option<&'v Value>, schema: &'v Schema) -> Option<Self> {
+        let (Some(Value::Array(old)), Topology::Map(keys)) = (old, &schema.list) else { return None };
+        let mut items = HashMap::with_capacity(old.len());
+        for item in old {
+            items.entry(key_of(item, keys)).or_insert(item);
+        }
+        Some(Self { keys, items })
+    }
+
+    fn of(&self, item: &Value) -> Option<&'v Value> {
+        self.items.get(&key_of(item, self.keys)).copied()
+    }
+}
+
+fn key_of(item: &Value, keys: &[String]) -> String {
+    let parts: Vec<Option<&Value>> = keys.iter().map(|key| item.get(key)).collect();
+    serde_json::to_string(&parts).unwrap_or_default()
 }
 
 /// Errors so far, and how many checks passed: the alternative that got furthest explains a failed `anyOf`.
@@ -50,7 +87,7 @@ fn type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "boolean",
-        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(n) if !n.is_i64() => "number",
         Value::Number(_) => "integer",
         Value::String(_) => "string",
         Value::Array(_) => "array",
@@ -58,8 +95,31 @@ fn type_name(value: &Value) -> &'static str {
     }
 }
 
+/// The format that upstream gives a value by its Go type.
+fn format_name(value: &Value) -> &'static str {
+    match value {
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        _ => "",
+    }
+}
+
+/// The format of a schema, if it means something for its type.
+fn schema_format(schema: &Schema) -> Option<&str> {
+    let format = schema.checks.format.as_deref()?;
+    let known = match schema.kind {
+        Some(Kind::Integer) => matches!(format, "int32" | "int64"),
+        Some(Kind::Number) => matches!(format, "float" | "double"),
+        Some(Kind::String) => formats::matches(format, "").is_some(),
+        _ => false,
+    };
+    known.then_some(format)
+}
+
 fn has_type(value: &Value, schema: &Schema) -> bool {
-    let whole = |n: &serde_json::Number| !n.is_f64() || n.as_f64().is_some_and(|f| f.fract() == 0.0);
+    // Beyond the whole numbers that a float tells apart, a float is none of them.
+    let safe = |f: f64| f.fract() == 0.0 && f.abs() <= 9_007_199_254_740_991.0;
+    let whole = |n: &serde_json::Number| n.is_i64() || n.as_f64().is_some_and(safe);
     if schema.int_or_string {
         return value.is_string() || matches!(value, Value::Number(n) if whole(n));
     }
@@ -75,7 +135,15 @@ fn has_type(value: &Value, schema: &Schema) -> bool {
     }
 }
 
-fn value(value: &Value, schema: &Schema, path: &str, out: &mut Found) {
+fn value(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Found) {
+    let before = out.errors.len();
+    find(value, old, schema, path, out);
+    if out.errors.len() > before && old == Some(value) {
+        out.errors.truncate(before);
+    }
+}
+
+fn find(value: &Value, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Found) {
     let expected = || match (schema.int_or_string, schema.kind) {
         (true, _) => "integer,string",
         (_, kind) => kind.map_or("", Kind::name),
@@ -84,8 +152,13 @@ fn value(value: &Value, schema: &Schema, path: &str, out: &mut Found) {
         return;
     }
     if !has_type(value, schema) {
-        let actual = type_name(value);
-        let detail = format!("{path} in body must be of type {}: {actual:?}", expected());
+        let (expected, actual) = match schema_format(schema) {
+            Some(format) if !matches!(value, Value::Null | Value::String(_) | Value::Array(_)) => {
+                (format, format_name(value))
+            }
+            _ => (expected(), type_name(value)),
+        };
+        let detail = format!("{path} in body must be of type {expected}: {actual:?}");
         out.push(ErrorKind::TypeInvalid, path, Value::from(actual), detail);
     } else {
         out.matched += 1;
@@ -96,8 +169,8 @@ fn value(value: &Value, schema: &Schema, path: &str, out: &mut Found) {
     match value {
         Value::String(text) => string(text, schema, path, out),
         Value::Number(_) => number(value, schema, path, out),
-        Value::Array(list) => array(list, schema, path, out),
-        Value::Object(map) => object(map, schema, path, out),
+        Value::Array(list) => array(list, old, schema, path, out),
+        Value::Object(map) => object(map, old, schema, path, out),
         Value::Null | Value::Bool(_) => {}
     }
     if let Some(choices) = &schema.checks.choices
@@ -120,7 +193,8 @@ fn junctors(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
     let checks = &schema.checks;
     let run = |schema: &Schema| {
         let mut found = Found::default();
-        value(data, schema, path, &mut found);
+        // What did not change is spared as a whole, after the alternatives were compared.
+        value(data, None, schema, path, &mut found);
         found
     };
     if !checks.any_of.is_empty() {
@@ -205,18 +279,21 @@ fn string(text: &str, schema: &Schema, path: &str, out: &mut Found) {
 fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
     let checks = &schema.checks;
     let number = data.as_f64().unwrap_or_default();
-    let fits = match (schema.kind, checks.format.as_deref()) {
-        (Some(Kind::Integer), Some("int32")) => data.as_i64().is_none_or(|n| i32::try_from(n).is_ok()),
-        (Some(Kind::Integer), Some("int64")) => data.is_i64(),
-        (Some(Kind::Integer), _) => data.is_i64() || number.fract() == 0.0,
+    let format = schema_format(schema);
+    let fits = match (schema.kind, format) {
+        (Some(Kind::Integer), Some("int32")) => {
+            number.fract() == 0.0 && (f64::from(i32::MIN)..=f64::from(i32::MAX)).contains(&number)
+        }
+        (Some(Kind::Integer), _) => {
+            data.is_i64() || (number.fract() == 0.0 && number.abs() < i64::MAX as f64)
+        }
+        (Some(Kind::Number), Some("float")) => (number as f32).is_finite(),
         _ => true,
     };
     if !fits {
-        let format = match checks.format.as_deref() {
-            Some(format @ ("int32" | "int64")) => format!("with format {format}"),
-            _ => "(default format)".into(),
-        };
-        out.general(format!("Checked value must be of type integer {format} in {path}"));
+        let kind = schema.kind.map_or("", Kind::name);
+        let format = format.map_or("(default format)".into(), |format| format!("with format {format}"));
+        out.general(format!("Checked value must be of type {kind} {format} in {path}"));
     }
     if let Some(factor) = checks.multiple_of.filter(|f| !data.is_f64() && *f < 1.0) {
         // Upstream divides whole numbers by the whole part of the factor.
@@ -243,10 +320,12 @@ fn number(data: &Value, schema: &Schema, path: &str, out: &mut Found) {
     }
 }
 
-fn array(list: &[Value], schema: &Schema, path: &str, out: &mut Found) {
+fn array(list: &[Value], old: Option<&Value>, schema: &Schema, path: &str, out: &mut Found) {
     if let Some(items) = &schema.items {
+        let old = OldItems::new(old, schema);
         for (i, item) in list.iter().enumerate() {
-            value(item, items, &format!("{path}[{i}]"), out);
+            let old = old.as_ref().and_then(|old| old.of(item));
+            value(item, old, items, &format!("{path}[{i}]"), out);
         }
     }
     let size = list.len() as u64;
@@ -257,12 +336,13 @@ fn array(list: &[Value], schema: &Schema, path: &str, out: &mut Found) {
         let unit = if max == 1 { "item" } else { "items" };
         out.push(ErrorKind::TooMany, path, Value::from(size), format!("must have at most {max} {unit}"));
     }
-    if schema.checks.unique_items && list.iter().enumerate().any(|(i, v)| list[..i].contains(v)) {
+    let mut seen = HashSet::new();
+    if schema.checks.unique_items && !list.iter().all(|item| seen.insert(item)) {
         out.invalid(path, Value::from(""), format!("{path} in body shouldn't contain duplicates"));
     }
 }
 
-fn object(map: &Map<String, Value>, schema: &Schema, path: &str, out: &mut Found) {
+fn object(map: &Map<String, Value>, old: Option<&Value>, schema: &Schema, path: &str, out: &mut Found) {
     let checks = &schema.checks;
     let size = map.len() as u64;
     if let Some(min) = checks.min_properties.filter(|min| size < *min) {
@@ -274,11 +354,12 @@ fn object(map: &Map<String, Value>, schema: &Schema, path: &str, out: &mut Found
     }
     for (name, member) in map {
         let inside = |dot: &str| format!("{path}{dot}{name}");
+        let old = old.and_then(|old| old.get(name));
         match (schema.properties.get(name), &schema.additional) {
             (Some(property), _) => {
-                value(member, property, &inside(if path.is_empty() { "" } else { "." }), out)
+                value(member, old, property, &inside(if path.is_empty() { "" } else { "." }), out)
             }
-            (None, Some(Additional::Schema(inner))) => value(member, inner, &inside("."), out),
+            (None, Some(Additional::Schema(inner))) => value(member, old, inner, &inside("."), out),
             (None, Some(Additional::Allowed(false))) => {
                 let detail = format!("{path}.{name} in body is a forbidden property");
                 out.invalid(path, Value::from(name.as_str()), detail);
@@ -288,93 +369,5 @@ fn object(map: &Map<String, Value>, schema: &Schema, path: &str, out: &mut Found
     }
     for name in checks.required.iter().filter(|name| !map.contains_key(*name)) {
         out.push(ErrorKind::Required, &format!("{path}.{name}"), Value::Null, String::new());
-    }
-}
-
-/// What JSON schema cannot say: unique keys in lists, and well-formed objects inside objects.
-fn extras(data: &Value, schema: &Schema, path: &str, root: bool, out: &mut Vec<FieldError>) {
-    match data {
-        Value::Object(map) => {
-            if schema.embedded && !root {
-                embedded(map, path, out);
-            }
-            for (name, member) in map {
-                let (inner, path) = match (schema.properties.get(name), &schema.additional) {
-                    (Some(inner), _) => {
-                        (inner, if path.is_empty() { name.clone() } else { format!("{path}.{name}") })
-                    }
-                    (None, Some(Additional::Schema(inner))) => (inner.as_ref(), format!("{path}[{name}]")),
-                    _ => continue,
-                };
-                extras(member, inner, &path, false, out);
-            }
-        }
-        Value::Array(list) => {
-            unique(list, schema, path, out);
-            if let Some(items) = &schema.items {
-                for (i, item) in list.iter().enumerate() {
-                    extras(item, items, &format!("{path}[{i}]"), false, out);
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-fn unique(list: &[Value], schema: &Schema, path: &str, out: &mut Vec<FieldError>) {
-    let keys: Vec<Value> = match &schema.list {
-        Topology::Atomic => return,
-        Topology::Set => list.to_vec(),
-        Topology::Map(names) => {
-            if let Some(i) = list.iter().position(|v| !v.is_object() && !v.is_null()) {
-                let detail = "must be an object for an array of list-type map";
-                out.push(FieldError::invalid(format!("{path}[{i}]"), &list[i], detail));
-                return;
-            }
-            let key = |item: &Value| {
-                let pairs = names.iter().filter_map(|n| Some((n.clone(), item.get(n)?.clone())));
-                Value::Object(pairs.collect())
-            };
-            list.iter().map(key).collect()
-        }
-    };
-    let mut seen: std::collections::HashMap<String, usize> =
-        std::collections::HashMap::with_capacity(keys.len());
-    for (i, key) in keys.iter().enumerate() {
-        let times = seen.entry(key.to_string()).or_default();
-        *times += 1;
-        if *times == 2 {
-            out.push(FieldError::duplicate(format!("{path}[{i}]"), key));
-        }
-    }
-}
-
-fn embedded(map: &Map<String, Value>, path: &str, out: &mut Vec<FieldError>) {
-    for name in ["apiVersion", "kind"] {
-        let path = format!("{path}.{name}");
-        match map.get(name) {
-            None => out.push(FieldError::required(path, "")),
-            Some(Value::String(text)) if text.is_empty() => {
-                out.push(FieldError::invalid(path, &map[name], "must not be empty"));
-            }
-            Some(Value::String(text)) if name == "kind" => {
-                let complaints = names::dns1035_label(&text.to_lowercase());
-                if !complaints.is_empty() {
-                    let detail =
-                        format!("may have mixed case, but should otherwise match: {}", complaints.join(","));
-                    out.push(FieldError::invalid(path, &map[name], detail));
-                }
-            }
-            Some(Value::String(text)) => {
-                if text.matches('/').count() > 1 {
-                    let detail = format!("unexpected GroupVersion string: {text}");
-                    out.push(FieldError::invalid(path, &map[name], detail));
-                }
-            }
-            Some(other) => out.push(FieldError::invalid(path, other, "must be a string")),
-        }
-    }
-    if let Some(metadata) = map.get("metadata") {
-        crate::validate::embedded_meta(metadata, &format!("{path}.metadata"), out);
     }
 }

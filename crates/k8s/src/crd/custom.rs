@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::schema::{Schema, SchemaError};
-use super::{check, prune};
+use super::{check, extensions, prune};
 use crate::cel::Rules;
 use crate::field::{ErrorKind, FieldError};
 
@@ -45,17 +45,9 @@ impl Custom {
     /// Everything but metadata. On update (`old` present) a problem with a value that did not change is let pass,
     /// so that tightening a schema does not make existing objects unwritable.
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
-        let mut errors = check::check(object, &self.schema);
-        if let Some(old) = old {
-            errors.retain(|e| {
-                // One item too many is a problem of its list.
-                let path = match e.kind {
-                    ErrorKind::Duplicate => e.path.rsplit_once('[').map_or(e.path.as_str(), |(list, _)| list),
-                    _ => &e.path,
-                };
-                !unchanged(path, object, old)
-            });
-        }
+        let mut errors = check::check(object, old, &self.schema);
+        errors.extend(extensions::list_types(object, old, &self.schema));
+        errors.extend(extensions::embedded_resources(object, old, &self.schema));
         let Some(rules) = &self.rules else { return errors };
         let blocking = [
             ErrorKind::Required,
@@ -72,20 +64,5 @@ impl Custom {
             errors.extend(rules.evaluate(object, old));
         }
         errors
-    }
-}
-
-fn unchanged(path: &str, object: &Value, old: &Value) -> bool {
-    if path == "<nil>" {
-        return object.get("spec") == old.get("spec") && object.get("status") == old.get("status");
-    }
-    match (crate::cel::at(object, path), crate::cel::at(old, path)) {
-        (Some(new), Some(old)) => new == old,
-        // A missing required field: the object it is missing from must not have changed.
-        (None, None) => {
-            let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
-            !parent.is_empty() && crate::cel::at(object, parent) == crate::cel::at(old, parent)
-        }
-        _ => false,
     }
 }

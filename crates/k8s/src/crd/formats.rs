@@ -1,6 +1,6 @@
 //! String formats that a schema may name. Unknown ones are ignored, as upstream does.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::sync::LazyLock;
 
 use base64::Engine;
@@ -41,6 +41,11 @@ pub(super) fn matches(format: &str, text: &str) -> Option<bool> {
 type Lazy = LazyLock<Option<Regex>>;
 
 static EMAIL: Lazy = LazyLock::new(|| Regex::new(r#"^([^@\s"<>]+|"[^"]+")@[^@\s"<>]+$"#).ok());
+static HOSTNAME: Lazy = LazyLock::new(|| {
+    let word = r"[0-9\p{L}\p{S}]";
+    let label = format!(r"{word}([-0-9\p{{L}}\p{{S}}]*{word})?");
+    Regex::new(&format!(r"^({word}-?{word}*|({label}\.)+\p{{L}}{{2,}})$")).ok()
+});
 static HEX_COLOR: Lazy = LazyLock::new(|| Regex::new("^#?([0-9a-fA-F]{3}|[0-9a-fA-F]{6})$").ok());
 static RGB_COLOR: Lazy =
     LazyLock::new(|| Regex::new(r"^rgb\(\s*\d{1,3}\s*,\s*\d{1,3}\s*,\s*\d{1,3}\s*\)$").ok());
@@ -84,10 +89,12 @@ fn email(text: &str) -> bool {
         && !address.contains("..")
 }
 
+/// Leading zeros do not matter.
 fn cidr(text: &str) -> bool {
     let Some((address, bits)) = text.split_once('/') else { return false };
-    let bits = |max: u8| bits.parse::<u8>().is_ok_and(|b| b <= max);
-    (address.parse::<Ipv4Addr>().is_ok() && bits(32)) || (address.parse::<Ipv6Addr>().is_ok() && bits(128))
+    let digits = !bits.is_empty() && bits.bytes().all(|c| c.is_ascii_digit());
+    let bits = |max: u32| digits && bits.parse::<u32>().is_ok_and(|b| b <= max);
+    (ipv4(address) && bits(32)) || (address.parse::<Ipv6Addr>().is_ok() && bits(128))
 }
 
 fn uuid(text: &str, version: Option<char>) -> bool {
@@ -103,22 +110,7 @@ fn uuid(text: &str, version: Option<char>) -> bool {
 
 /// One word, in which a hyphen may only stand second, or several between dots, the last of letters only.
 fn hostname(text: &str) -> bool {
-    let word = |c: char| c.is_alphanumeric();
-    let Some((front, last)) = text.rsplit_once('.') else {
-        let mut chars = text.chars();
-        let first = chars.next().is_some_and(word);
-        let rest = chars.as_str();
-        return first
-            && text.chars().count() <= 63
-            && rest.strip_prefix('-').unwrap_or(rest).chars().all(word);
-    };
-    let label = |label: &str| {
-        let ends = label.starts_with(word) && label.ends_with(word);
-        ends && label.chars().count() <= 63 && label.chars().all(|c| word(c) || c == '-')
-    };
-    (2..=63).contains(&last.chars().count())
-        && last.chars().all(char::is_alphabetic)
-        && front.split('.').all(label)
+    text.len() <= 255 && text.split('.').all(|label| label.len() <= 63) && pattern(&HOSTNAME, text)
 }
 
 /// A request URI: absolute, or an absolute path.
@@ -147,4 +139,56 @@ fn datetime(text: &str) -> bool {
 
 fn duration(text: &str) -> bool {
     pattern(&DURATION, text) || pattern(&WORDS, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn host_names_are_short_and_may_have_symbols() {
+        let dots = |count: usize| format!("{}com", "abcdefghi.".repeat(count));
+        let word = |length: usize| "a".repeat(length);
+        for good in [
+            "i❤.ws".to_owned(),
+            "a".into(),
+            "a-".into(),
+            "a-b".into(),
+            "a--b.example".into(),
+            "0.example".into(),
+            "münchen.de".into(),
+            dots(25),
+            word(63),
+            format!("{}.com", word(63)),
+        ] {
+            assert_eq!(matches("hostname", &good), Some(true), "{good}");
+        }
+        for bad in [
+            String::new(),
+            "-a".into(),
+            "ab-c".into(),
+            "a.".into(),
+            "a.b".into(),
+            "a-.com".into(),
+            "a.c0m".into(),
+            "²".into(),
+            "٣.com".into(),
+            dots(26),
+            word(64),
+            format!("{}.com", word(64)),
+            format!("{}.com", "ü".repeat(32)),
+        ] {
+            assert_eq!(matches("hostname", &bad), Some(false), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_addresses_may_have_leading_zeros() {
+        for good in ["10.0.0.1/8", "010.0.0.0/08", "::/0", "::ffff:1.2.3.4/96", "fd00::1/128"] {
+            assert_eq!(matches("cidr", good), Some(true), "{good}");
+        }
+        for bad in ["10.0.0.0", "10.0.0.0/", "10.0.0.0/+8", "10.0.0.0/33", "fd00::/129", "10.0.0/8", "/8"] {
+            assert_eq!(matches("cidr", bad), Some(false), "{bad}");
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::schema::{Additional, Schema};
-use super::{check, prune, structural};
+use super::{check, extensions, prune, structural};
 use crate::cel;
 use crate::validate::{At, Errors, same};
 
@@ -220,7 +220,10 @@ fn defaults(e: &mut Errors, at: &At<'_, '_>, schema: &Schema) {
             e.invalid(&shown, "must not have unknown fields");
         }
         let path = shown.path();
-        for mut error in check::check(default, schema) {
+        let mut errors = check::check(default, None, schema);
+        errors.extend(extensions::list_types(default, None, schema));
+        errors.extend(extensions::embedded_resources(default, None, schema));
+        for mut error in errors {
             error.path = match error.path.as_str() {
                 "<nil>" => path.clone(),
                 inner if inner.starts_with('[') => format!("{path}{inner}"),

@@ -89,6 +89,73 @@ fn a_tightened_schema_leaves_old_objects_writable() {
     assert!(!custom.validate(&worse, Some(&old)).is_empty());
 }
 
+fn paths(errors: &[FieldError]) -> Vec<&str> {
+    errors.iter().map(|error| error.path.as_str()).collect()
+}
+
+#[test]
+fn values_under_names_with_dots_are_checked_on_update() {
+    let rule = json!([{"rule": "self < 10"}]);
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "r": {"type": "object", "additionalProperties": {"type": "integer", "x-kubernetes-validations": rule}}}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let of = |spec: Value| json!({ "spec": spec });
+    let old = of(json!({"m": {}, "r": {"a": 1}}));
+    let new = of(json!({"m": {"a.b": "x"}, "r": {"a": 1}}));
+    let errors = custom.validate(&new, Some(&old));
+    assert_eq!(paths(&errors), ["spec.m.a.b", "<nil>"]);
+    assert_eq!(custom.validate(&new, Some(&new)), []);
+    let new = of(json!({"m": {}, "r": {"a": 1, "a.b": 11}}));
+    assert_eq!(paths(&custom.validate(&new, Some(&old))), ["spec.r.a.b"]);
+    assert_eq!(custom.validate(&new, Some(&new)), []);
+}
+
+#[test]
+fn items_with_keys_are_spared_wherever_they_move() {
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"l": {
+        "type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+        "items": {"type": "object", "required": ["v"],
+            "properties": {"k": {"type": "string"}, "v": {"type": "string", "maxLength": 2}}}}}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let of = |list: Value| json!({"spec": {"l": list}});
+    let old = of(json!([{"k": "a", "v": "long"}, {"k": "b"}]));
+    let moved = of(json!([{"k": "b"}, {"k": "c", "v": "ok"}, {"k": "a", "v": "long"}]));
+    assert_eq!(custom.validate(&moved, Some(&old)), []);
+    let worse = of(json!([{"k": "a"}, {"k": "b", "v": "long"}]));
+    assert_eq!(paths(&custom.validate(&worse, Some(&old))), ["spec.l[0].v", "spec.l[1].v"]);
+}
+
+#[test]
+fn problems_that_name_no_field_are_spared_only_where_nothing_changed() {
+    let schema = json!({"type": "object", "properties": {
+        "n": {"type": "integer", "format": "int32"}, "a": {"type": "string"}, "b": {"type": "string"}},
+        "oneOf": [{"required": ["a"]}, {"required": ["b"]}]});
+    let custom = Custom::new(&schema).unwrap();
+    let old = json!({"n": 1, "a": "x"});
+    let errors = custom.validate(&json!({"n": 3_000_000_000_u64, "a": "x"}), Some(&old));
+    assert_eq!(paths(&errors), ["<nil>"]);
+    let large = json!({"n": 3_000_000_000_u64, "a": "x"});
+    assert_eq!(custom.validate(&json!({"n": 3_000_000_000_u64, "a": "y"}), Some(&large)), []);
+    let neither = json!({"metadata": {"labels": {"l": "1"}}, "n": 1});
+    assert!(!custom.validate(&neither, Some(&old)).is_empty());
+    assert_eq!(custom.validate(&neither, Some(&json!({"metadata": {}, "n": 1}))), []);
+}
+
+#[test]
+fn lists_that_were_never_unique_may_stay_so() {
+    let set = json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-type": "set"});
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+        "properties": {"a": set, "b": set}}}});
+    let custom = Custom::new(&schema).unwrap();
+    let of = |a: Value, b: Value| json!({"spec": {"a": a, "b": b}});
+    let doubled = of(json!(["x", "x"]), json!([]));
+    assert_eq!(custom.validate(&of(json!(["x", "x", "y"]), json!(["z", "z"])), Some(&doubled)), []);
+    let unique = of(json!(["x"]), json!([]));
+    assert_eq!(paths(&custom.validate(&doubled, Some(&unique))), ["spec.a[1]"]);
+    assert_eq!(paths(&custom.validate(&doubled, None)), ["spec.a[1]"]);
+}
+
 #[test]
 fn definitions_are_refused_for_upstreams_reasons() {
     for case in golden()["definitions"].as_array().unwrap() {
@@ -163,6 +230,69 @@ fn whole_floats_of_a_patch_are_integers() {
         custom.coerce(&mut object).unwrap();
         assert_ne!(custom.validate(&object, None), [], "{other}");
     }
+}
+
+#[test]
+fn numbers_that_do_not_fit_their_type_are_refused() {
+    let schema = json!({"type": "object", "properties": {
+        "plain": {"type": "integer"}, "small": {"type": "integer", "format": "int32"},
+        "large": {"type": "integer", "format": "int64"}, "float": {"type": "number", "format": "float"}}});
+    let custom = Custom::new(&schema).unwrap();
+    let complaints = |name: &str, number: &str| -> Vec<String> {
+        let object = json!({name: serde_json::from_str::<Value>(number).unwrap()});
+        custom.validate(&object, None).into_iter().map(|error| error.detail).collect()
+    };
+    for (name, number) in [
+        ("plain", "9223372036854775807"),
+        ("plain", "-9223372036854775808"),
+        ("plain", "2.0"),
+        ("small", "-2147483648"),
+        ("float", "3e38"),
+    ] {
+        assert_eq!(complaints(name, number), Vec::<String>::new(), "{name} {number}");
+    }
+    let kind = |name: &str, is: &str, not: &str| format!("{name} in body must be of type {is}: {not:?}");
+    let range = |name: &str, of: &str| format!("Checked value must be of type {of} in {name}");
+    for (name, number, expected) in [
+        (
+            "plain",
+            "9223372036854775808",
+            vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")],
+        ),
+        ("plain", "1e16", vec![kind("plain", "integer", "number")]),
+        (
+            "plain",
+            "1e19",
+            vec![kind("plain", "integer", "number"), range("plain", "integer (default format)")],
+        ),
+        (
+            "large",
+            "9223372036854775808",
+            vec![kind("large", "int64", "float64"), range("large", "integer with format int64")],
+        ),
+        (
+            "small",
+            "9223372036854775808",
+            vec![kind("small", "int32", "float64"), range("small", "integer with format int32")],
+        ),
+        ("small", "2147483648", vec![range("small", "integer with format int32")]),
+        ("small", "true", vec![kind("small", "int32", "")]),
+        ("small", "\"1\"", vec![kind("small", "integer", "string")]),
+        ("float", "1e39", vec![range("float", "number with format float")]),
+    ] {
+        assert_eq!(complaints(name, number), expected, "{name} {number}");
+    }
+}
+
+#[test]
+fn many_items_are_told_apart() {
+    let schema = json!({"type": "object", "properties": {"l": {
+        "type": "array", "items": {"type": "integer"}, "uniqueItems": true}}});
+    let custom = Custom::new(&schema).unwrap();
+    let mut list: Vec<usize> = (0..200_000).collect();
+    assert_eq!(custom.validate(&json!({ "l": list }), None), []);
+    list.push(0);
+    assert_eq!(paths(&custom.validate(&json!({ "l": list }), None)), ["l"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Duplicate keys of a YAML text with their lines, for the one message that names lines. Runs only after the decoder
 //! has seen a duplicate, so it may be simple: it reads block mappings by indent and JSON-like flow by brackets.
 
+use std::collections::HashSet;
+
 /// `line 6: key "name" already set in map`, in order of appearance.
 pub fn duplicates(text: &str) -> Vec<String> {
     let mut scan = Scan::default();
@@ -16,9 +18,9 @@ pub fn duplicates(text: &str) -> Vec<String> {
 #[derive(Default)]
 struct Scan {
     /// Open block mappings: indent and keys so far.
-    blocks: Vec<(usize, Vec<String>)>,
+    blocks: Vec<(usize, HashSet<String>)>,
     /// Open flow collections: keys so far, or `None` inside a list.
-    flows: Vec<Option<Vec<String>>>,
+    flows: Vec<Option<HashSet<String>>>,
     /// Lines deeper than this belong to a block scalar.
     scalar: Option<usize>,
     found: Vec<String>,
@@ -64,7 +66,7 @@ impl Scan {
 
     fn block_key(&mut self, column: usize, key: String, number: usize) {
         if self.blocks.last().is_none_or(|(open, _)| *open != column) {
-            self.blocks.push((column, Vec::new()));
+            self.blocks.push((column, HashSet::new()));
         }
         if let Some((_, keys)) = self.blocks.last_mut() {
             note(keys, key, number, &mut self.found);
@@ -89,7 +91,7 @@ impl Scan {
                         word.push(inner);
                     }
                 }
-                '{' => self.flows.push(Some(Vec::new())),
+                '{' => self.flows.push(Some(HashSet::new())),
                 '[' => self.flows.push(None),
                 '}' | ']' => {
                     self.flows.pop();
@@ -109,11 +111,11 @@ impl Scan {
     }
 }
 
-fn note(keys: &mut Vec<String>, key: String, number: usize, found: &mut Vec<String>) {
+fn note(keys: &mut HashSet<String>, key: String, number: usize, found: &mut Vec<String>) {
     if keys.contains(&key) {
         found.push(format!("line {number}: key {key:?} already set in map"));
     } else {
-        keys.push(key);
+        keys.insert(key);
     }
 }
 
@@ -157,5 +159,22 @@ mod tests {
         let found =
             duplicates("{\"a\": [{\"b\":1},{\"b\":2}],\n \"b\": {\"c\": \"b: b\", \"c\": 1}, \"a\": 1}");
         assert_eq!(found, [r#"line 2: key "c" already set in map"#, r#"line 2: key "a" already set in map"#]);
+    }
+
+    #[test]
+    fn many_keys_are_told_apart() {
+        let many = 200_000;
+        let mut text: String = (0..many).map(|i| format!("key{i}: 1\n")).collect();
+        text.push_str("key0: 2\nflow: {");
+        text.extend((0..many).map(|i| format!("\"key{i}\": 1, ")));
+        text.push_str("\"key1\": 2}\n");
+        let found = duplicates(&text);
+        assert_eq!(
+            found,
+            [
+                r#"line 200001: key "key0" already set in map"#,
+                r#"line 200002: key "key1" already set in map"#
+            ]
+        );
     }
 }

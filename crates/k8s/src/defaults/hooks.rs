@@ -29,6 +29,7 @@ pub const HOOKS: &[(&str, Hook)] = &[
     ("io.k8s.api.core.v1.PersistentVolumeClaim", claim),
     ("io.k8s.api.core.v1.Pod", pod),
     ("io.k8s.api.core.v1.PodSpec", service_account),
+    ("io.k8s.api.core.v1.PodStatus", pod_addresses),
     ("io.k8s.api.core.v1.ReplicationController", replication_controller),
     ("io.k8s.api.core.v1.ResourceQuotaSpec", |o, _| round_lists(o)),
     ("io.k8s.api.core.v1.ResourceQuotaStatus", |o, _| round_lists(o)),
@@ -265,6 +266,22 @@ fn namespace(namespace: &mut Object, _: Timestamp) {
         && let Some(labels) = inner(metadata, "labels")
     {
         labels.insert("kubernetes.io/metadata.name".to_owned(), name.into());
+    }
+}
+
+/// The first of the addresses also stands alone; where the two differ, an old kubelet wrote the one alone and knows no more.
+fn pod_addresses(status: &mut Object, _: Timestamp) {
+    let first = status.get("podIPs").and_then(|all| all.get(0)).and_then(|first| first.get("ip")).cloned();
+    let alone = text(status, "podIP");
+    match first {
+        Some(first) if alone.is_empty() => {
+            status.insert("podIP".to_owned(), first);
+        }
+        first if !alone.is_empty() && first.as_ref() != status.get("podIP") => {
+            let only = json!([{ "ip": alone }]);
+            status.insert("podIPs".to_owned(), only);
+        }
+        _ => {}
     }
 }
 

@@ -74,6 +74,24 @@ fn latest_images_are_always_pulled() {
 }
 
 #[test]
+fn the_address_of_a_pod_that_stands_alone_is_the_first_of_all() {
+    let addresses = |status: Value| {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod", "status": status});
+        defaulted(&pod)["status"].clone()
+    };
+    let of = |one: &str, all: &[&str]| {
+        let all: Vec<Value> = all.iter().map(|ip| json!({ "ip": ip })).collect();
+        json!({"podIP": one, "podIPs": all})
+    };
+    let both = of("10.0.0.1", &["10.0.0.1", "fd00::1"]);
+    assert_eq!(addresses(both.clone()), both);
+    assert_eq!(addresses(of("10.0.0.9", &["10.0.0.1", "fd00::1"])), of("10.0.0.9", &["10.0.0.9"]));
+    assert_eq!(addresses(json!({"podIP": "10.0.0.9"})), of("10.0.0.9", &["10.0.0.9"]));
+    assert_eq!(addresses(json!({"podIPs": [{"ip": "10.0.0.1"}]})), of("10.0.0.1", &["10.0.0.1"]));
+    assert_eq!(addresses(json!({"phase": "Pending"})), json!({"phase": "Pending"}));
+}
+
+#[test]
 fn every_hook_belongs_to_a_type() {
     assert!(hooks::HOOKS.iter().all(|(name, _)| schema::type_named(name).is_some()));
 }

@@ -94,29 +94,27 @@ fn merge_map(mut original: Object, patch: &Object, cursor: Cursor) -> Result<Obj
     }
     retain_keys(&mut original, patch)?;
     // Lists that come with an order are done here, and not again below.
-    let mut ordered = Vec::new();
+    let mut ordered = HashSet::new();
     for (key, order) in patch.iter().filter(|(k, _)| k.starts_with(SET_ORDER)) {
         let name = list_name(key, SET_ORDER)?;
         merge_ordered(&mut original, patch.get(name), name, order, cursor)?;
-        ordered.push(name);
+        ordered.insert(name);
     }
     for (key, value) in patch {
-        if key == RETAIN_KEYS || key.starts_with(SET_ORDER) || ordered.contains(&key.as_str()) {
+        if key == RETAIN_KEYS || key.starts_with(SET_ORDER) || ordered.contains(key.as_str()) {
             continue;
         }
         if key.starts_with(DELETE_FROM) {
             let name = list_name(key, DELETE_FROM)?;
-            let objects =
-                original.get(name).and_then(Value::as_array).is_some_and(|l| l.iter().any(Value::is_object));
-            // Items with a key are not primitive: they stay.
-            match objects.then(|| cursor.rules(name)).transpose()? {
-                Some(rules) if rules.key.is_empty() => {
-                    return Err(contradiction("cannot merge lists without merge key for struct".into()));
+            match (original.get_mut(name), value) {
+                (Some(Value::Array(list)), Value::Array(remove)) => {
+                    *list = delete_from(std::mem::take(list), remove, &cursor.rules(name)?)?;
                 }
-                Some(_) => continue,
-                None => {}
+                (_, Value::Null) => {
+                    original.remove(name);
+                }
+                _ => {}
             }
-            delete_from(&mut original, name, value);
             continue;
         }
         if value.is_null() {
@@ -184,17 +182,13 @@ fn list_name<'a>(key: &'a str, prefix: &str) -> Result<&'a str, PatchError> {
     }
 }
 
-fn delete_from(original: &mut Object, name: &str, remove: &Value) {
-    match (original.get_mut(name), remove) {
-        (Some(Value::Array(list)), Value::Array(remove)) => {
-            let remove = Places::of(remove, "");
-            list.retain(|v| remove.find(v).is_none());
-        }
-        (_, Value::Null) => {
-            original.remove(name);
-        }
-        _ => {}
+/// Takes values out of a list. Items with keys are not taken out: upstream merges what names them, and refuses all else.
+fn delete_from(list: Vec<Value>, remove: &[Value], rules: &Rules) -> Result<Vec<Value>, PatchError> {
+    if list.iter().chain(remove).any(Value::is_object) {
+        return merge_list(list, remove, &Rules { merge: true, ..*rules });
     }
+    let remove = Places::of(remove, "");
+    Ok(list.into_iter().filter(|item| remove.find(item).is_none()).collect())
 }
 
 /// Merges one list and arranges the result as `order` says; elements only the server has keep their places.

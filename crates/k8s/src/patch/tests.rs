@@ -33,6 +33,21 @@ fn json_patch_runs_every_operation_in_order() {
 }
 
 #[test]
+fn many_lists_may_come_with_an_order() {
+    let many = 100_000;
+    let mut patch = serde_json::Map::new();
+    for i in 0..many {
+        patch.insert(format!("$setElementOrder/l{i}"), json!(["b", "a"]));
+        patch.insert(format!("l{i}"), json!(["b", "a"]));
+    }
+    let annotated =
+        pod(json!({"metadata": {"annotations": {}}}), json!({"metadata": {"annotations": patch}}));
+    let annotated = annotated.unwrap();
+    assert_eq!(annotated["metadata"]["annotations"].as_object().unwrap().len(), many);
+    assert_eq!(annotated["metadata"]["annotations"]["l7"], json!(["b", "a"]));
+}
+
+#[test]
 fn json_patch_failures_name_the_path() {
     let fail = |patch: Value| json(&json!({"a": [1]}), &patch).unwrap_err().to_string();
     assert_eq!(
@@ -135,6 +150,23 @@ fn retain_keys_clears_the_other_members_of_a_union() {
     let bad = json!({"spec": {"strategy": {"$retainKeys": ["type"], "rollingUpdate": {}}}});
     let error = deployment(json!({"spec": {"strategy": {}}}), bad).unwrap_err();
     assert_eq!(error, PatchError::BadRequest("invalid patch format of retainKeys".into()));
+}
+
+#[test]
+fn only_values_can_be_deleted_from_a_list_by_value() {
+    let live = json!({"spec": {"containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}]}});
+    let delete =
+        |list: &str, items: Value| json!({"spec": {format!("$deleteFromPrimitiveList/{list}"): items}});
+    let error = pod(live.clone(), delete("containers", json!(["a"]))).unwrap_err();
+    assert_eq!(error, PatchError::Contradiction("list element types are not identical".into()));
+    let merged = pod(live.clone(), delete("containers", json!([{"name": "a", "image": "j"}]))).unwrap();
+    assert_eq!(merged["spec"]["containers"][0], json!({"name": "a", "image": "j"}));
+    assert!(pod(live.clone(), delete("containers", json!([{"image": "j"}]))).is_err(), "no key");
+    assert_eq!(pod(live.clone(), delete("containers", json!([]))).unwrap(), live);
+    assert_eq!(pod(live.clone(), delete("volumes", json!(["v"]))).unwrap(), live, "nothing to delete from");
+    let tolerations = json!({"spec": {"tolerations": [{"key": "a"}]}});
+    let error = pod(tolerations, delete("tolerations", json!([{"key": "a"}]))).unwrap_err();
+    assert_eq!(error, PatchError::Contradiction("cannot merge lists without merge key for struct".into()));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! IPAddresses and ServiceCIDRs.
 
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use serde_json::Value;
@@ -10,19 +11,89 @@ use crate::names;
 
 /// Strict where a Service's addresses are not: one address has one name.
 pub(super) fn ip_name(value: &str) -> names::Complaints {
-    let Ok(ip) = value.parse::<IpAddr>() else {
-        return vec![match has_leading_zeros(value) {
-            true => "must not have leading 0s".to_owned(),
-            false => "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned(),
-        }];
-    };
-    if is_mapped(ip) {
-        return vec!["must not be an IPv4-mapped IPv6 address".to_owned()];
+    if let Some(complaint) = ip_complaint(value) {
+        return vec![complaint.to_owned()];
     }
-    if ip.to_string() != value {
-        return vec![format!("must be in canonical form (\"{ip}\")")];
+    match value.parse::<IpAddr>() {
+        Ok(ip) if ip.to_string() != value => vec![format!("must be in canonical form (\"{ip}\")")],
+        _ => Vec::new(),
     }
-    Vec::new()
+}
+
+const BAD_IP: &str = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)";
+const ZEROS_IN_IP: &str = "must not have leading 0s";
+const MAPPED_IP: &str = "must not be an IPv4-mapped IPv6 address";
+const BAD_CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+const ZEROS_IN_CIDR: &str = "must not have leading 0s in IP or prefix length";
+const MAPPED_CIDR: &str = "must not have an IPv4-mapped IPv6 address";
+const HOST_BITS: &str = "must not have bits set beyond the prefix length";
+
+/// What is wrong with an address, if anything. Programs read some forms differently: those are refused.
+pub(super) fn ip_complaint(value: &str) -> Option<&'static str> {
+    match value.parse::<IpAddr>() {
+        Ok(ip) if is_mapped(ip) => Some(MAPPED_IP),
+        Ok(_) => None,
+        Err(_) if has_leading_zeros(value) => Some(ZEROS_IN_IP),
+        Err(_) => Some(BAD_IP),
+    }
+}
+
+/// What is wrong with a range of addresses, if anything.
+pub(super) fn cidr_complaint(value: &str, parsed: Option<(IpAddr, u8)>) -> Option<&'static str> {
+    let (address, bits) = value.split_once('/').unwrap_or((value, ""));
+    let padded = |bits: &str| bits.len() > 1 && bits.starts_with('0');
+    match parsed {
+        Some(_) if padded(bits) => Some(ZEROS_IN_CIDR),
+        Some((ip, _)) if is_mapped(ip) => Some(MAPPED_CIDR),
+        Some((ip, bits)) if !is_network(ip, bits) => Some(HOST_BITS),
+        Some(_) => None,
+        None if has_leading_zeros(address) && bits.parse::<u8>().is_ok_and(|bits| bits <= 32) => {
+            Some(ZEROS_IN_CIDR)
+        }
+        None => Some(BAD_CIDR),
+    }
+}
+
+/// An address in digits, also in a form that is refused.
+pub(super) fn looks_like_ip(value: &str) -> bool {
+    value.parse::<IpAddr>().is_ok() || has_leading_zeros(value)
+}
+
+/// Drops complaints about addresses that the stored object has at the same field: it must stay writable.
+pub(super) fn spare_stored(e: &mut Errors, old: &Value) {
+    let all = [BAD_IP, ZEROS_IN_IP, MAPPED_IP, BAD_CIDR, ZEROS_IN_CIDR, MAPPED_CIDR, HOST_BITS];
+    let mut stored: HashMap<String, HashSet<String>> = HashMap::new();
+    e.0.retain(|error| {
+        if !all.contains(&error.detail.as_str()) {
+            return true;
+        }
+        let names: Vec<&str> =
+            error.path.split('.').map(|step| step.split('[').next().unwrap_or_default()).collect();
+        let known = stored.entry(names.join(".")).or_insert_with(|| {
+            let mut found = HashSet::new();
+            collect(old, &names, &mut found);
+            found
+        });
+        !known.contains(&error.value)
+    });
+}
+
+/// The values, as errors show them, of a field of all items of the lists on the way to it.
+fn collect(value: &Value, names: &[&str], found: &mut HashSet<String>) {
+    match (value, names) {
+        (Value::Array(items), _) => items.iter().for_each(|item| collect(item, names, found)),
+        (Value::Object(map), [name, rest @ ..]) => {
+            // Upstream spells one field with a capital.
+            let name = if *name == "LoadBalancerSourceRanges" { "loadBalancerSourceRanges" } else { name };
+            map.get(name).into_iter().for_each(|member| collect(member, rest, found));
+        }
+        // The status of a pod has its addresses in objects, and they are shown without them.
+        (Value::Object(map), []) => map.get("ip").into_iter().for_each(|ip| collect(ip, &[], found)),
+        (Value::String(text), []) => {
+            found.insert(Value::from(text.trim()).to_string());
+        }
+        _ => {}
+    }
 }
 
 fn is_mapped(ip: IpAddr) -> bool {
@@ -79,13 +150,10 @@ pub(super) fn service_cidr(e: &mut Errors, object: &At<'_, '_>) {
 }
 
 fn strict_cidr(e: &mut Errors, at: &At<'_, '_>) -> Option<IpAddr> {
+    let before = e.0.len();
     let (address, bits) = e.cidr(at)?;
     let canonical = format!("{address}/{bits}");
-    if is_mapped(address) {
-        e.invalid(at, "must not have an IPv4-mapped IPv6 address");
-    } else if !is_network(address, bits) {
-        e.invalid(at, "must not have bits set beyond the prefix length");
-    } else if canonical != at.str() {
+    if e.0.len() == before && canonical != at.str() {
         e.invalid(at, format!("must be in canonical form ({canonical:?})"));
     }
     Some(address)

@@ -163,6 +163,10 @@ impl Errors {
         self.push(at, ErrorKind::NotFound, at.value.to_string(), "");
     }
 
+    pub fn internal(&mut self, at: &At<'_, '_>, detail: impl Into<String>) {
+        self.push(at, ErrorKind::Internal, String::new(), detail);
+    }
+
     pub fn too_long(&mut self, at: &At<'_, '_>, max: usize) {
         self.push(at, ErrorKind::TooLong, String::new(), format!("may not be more than {max} bytes"));
     }

@@ -254,6 +254,16 @@ pub(super) fn resource_selector(e: &mut Errors, reference: &At<'_, '_>, volume: 
 fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
     let (list, devices) = (container.get("volumeMounts"), container.get("volumeDevices"));
     let privileged = container.get("securityContext").get("privileged").bool();
+    let of_devices = |field: &str| -> HashSet<&str> {
+        devices
+            .value
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|d| d[field].as_str().unwrap_or_default())
+            .collect()
+    };
+    let (device_names, device_paths) = (of_devices("name"), of_devices("devicePath"));
     let mut paths = HashSet::new();
     for mount in list.items() {
         let (name, path) = (mount.get("name"), mount.get("mountPath"));
@@ -269,10 +279,10 @@ fn mounts(e: &mut Errors, container: &At<'_, '_>, context: &Context<'_, '_>) {
         if !paths.insert(path.str()) {
             e.invalid(&path, "must be unique");
         }
-        if devices.items().any(|d| d.get("name").str() == name.str()) {
+        if device_names.contains(name.str()) {
             e.invalid(&name, "must not already exist in volumeDevices");
         }
-        if devices.items().any(|d| d.get("devicePath").str() == path.str()) {
+        if device_paths.contains(path.str()) {
             e.invalid(&path, "must not already exist as a path in volumeDevices");
         }
         // Upstream reports these at the list.
@@ -426,6 +436,9 @@ pub(super) fn seccomp(e: &mut Errors, profile: &At<'_, '_>) {
     }
 }
 
+/// As long as a path can be.
+const LONGEST_PROFILE: usize = 4095;
+
 pub(super) fn app_armor(e: &mut Errors, profile: &At<'_, '_>) {
     if !profile.is_set() {
         return;
@@ -436,13 +449,20 @@ pub(super) fn app_armor(e: &mut Errors, profile: &At<'_, '_>) {
     } else {
         e.optional_one_of(&kind, &["Localhost", "RuntimeDefault", "Unconfined"]);
     }
-    if kind.str() != "Localhost" {
-        if local.is_set() {
+    match kind.str() {
+        "Localhost" => {
+            if local.is_empty() {
+                e.required(&local, "must be set when AppArmor type is Localhost");
+            } else if local.str().trim() != local.str() {
+                e.invalid(&local, "must not be padded with whitespace");
+            }
+            if local.str().len() > LONGEST_PROFILE {
+                e.too_long(&local, LONGEST_PROFILE);
+            }
+        }
+        "RuntimeDefault" | "Unconfined" if local.is_set() => {
             e.invalid(&local, "can only be set when AppArmor type is Localhost");
         }
-    } else if local.str().trim().is_empty() {
-        e.required(&local, "must be set when AppArmor type is Localhost");
-    } else if local.str().trim() != local.str() {
-        e.invalid(&local, "must not be padded with whitespace");
+        _ => {}
     }
 }

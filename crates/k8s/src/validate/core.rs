@@ -119,7 +119,8 @@ pub(super) fn namespace(e: &mut Errors, object: &At<'_, '_>) {
     }
 }
 
-pub(super) fn node_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+pub(super) fn node_status(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    node_resources(e, object, &old["status"]);
     let status = object.get("status");
     let mut seen = HashSet::new();
     for address in status.get("addresses").items() {
@@ -143,6 +144,11 @@ pub(super) fn namespace_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value
 }
 
 pub(super) fn node(e: &mut Errors, object: &At<'_, '_>) {
+    node_spec(e, object);
+    node_resources(e, object, &Value::Null);
+}
+
+fn node_spec(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
     // Upstream reports taints under metadata.
     let metadata = object.get("metadata");
@@ -154,16 +160,25 @@ pub(super) fn node(e: &mut Errors, object: &At<'_, '_>) {
     if cidrs.len() > 2 {
         e.invalid(&cidrs, "may specify no more than one CIDR for each IP family");
     }
+}
+
+/// What a node has. Amounts that its stored status has may stay.
+fn node_resources(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let status = object.get("status");
     for list in ["capacity", "allocatable"] {
-        for (name, value) in status.get(list).entries() {
-            resources::amount(e, name, &value);
+        let amounts = status.get(list);
+        for name in amounts.value.as_object().into_iter().flat_map(|amounts| amounts.keys()) {
+            let amount = amounts.get(name);
+            if amount.value != &old[list][name] {
+                resources::amount(e, name, &amount);
+            }
         }
     }
 }
 
 pub(super) fn node_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
-    node(e, object);
+    node_spec(e, object);
+    node_resources(e, object, &old["status"]);
     let spec = object.get("spec");
     let before = At::root(old);
     let old_spec = before.get("spec");
@@ -184,7 +199,8 @@ pub(super) fn node_update(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
 pub(super) fn limit_range(e: &mut Errors, object: &At<'_, '_>) {
     let spec = object.get("spec");
     let limits = spec.get("limits");
-    for (i, limit) in limits.items().enumerate() {
+    let mut kinds = HashSet::new();
+    for limit in limits.items() {
         let kind = limit.get("type");
         let complaints = names::label_key(kind.str());
         if !complaints.is_empty() {
@@ -194,7 +210,7 @@ pub(super) fn limit_range(e: &mut Errors, object: &At<'_, '_>) {
         {
             e.invalid(&kind, "must be a standard limit type or fully qualified");
         }
-        if limits.items().take(i).any(|l| l.get("type").str() == kind.str()) {
+        if !kinds.insert(kind.str()) {
             e.duplicate(&kind);
         }
         let (min, max) = (limit.get("min"), limit.get("max"));

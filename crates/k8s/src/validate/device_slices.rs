@@ -304,7 +304,9 @@ fn binding_conditions(e: &mut Errors, device: &At<'_, '_>) {
             }
         }
     }
-    for name in bad.items().filter(|name| good.items().any(|other| other.str() == name.str())) {
+    let known: HashSet<&str> =
+        good.value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    for name in bad.items().filter(|name| known.contains(name.str())) {
         e.invalid(&name, "bindingFailureConditions must not overlap with bindingConditions");
     }
     if good.is_empty() && !bad.is_empty() {

@@ -1,6 +1,6 @@
 //! `metadata`, label selectors and other parts that all kinds share.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 
@@ -68,8 +68,12 @@ pub(crate) fn annotations(e: &mut Errors, annotations: &At<'_, '_>) {
     }
 }
 
+/// How many controllers of one object are complained about.
+const MOST_CONTROLLERS: usize = 16;
+
 fn owner_references(e: &mut Errors, references: &At<'_, '_>) {
     let mut controller: Option<String> = None;
+    let mut controllers = 0;
     for item in references.items() {
         // Upstream reports at the list, not at the item.
         let field = |name: &'static str| item.value.get(name).and_then(Value::as_str).unwrap_or_default();
@@ -87,7 +91,9 @@ fn owner_references(e: &mut Errors, references: &At<'_, '_>) {
             let detail = "/v1, Kind=Event is disallowed from being an owner";
             e.invalid_value(references, item.value, detail);
         }
-        if item.get("controller").bool() {
+        // Each complaint shows the whole list: of a long one a few must do.
+        if item.get("controller").bool() && controllers < MOST_CONTROLLERS {
+            controllers += 1;
             let this = format!("{}/{}", field("kind"), field("name"));
             match &controller {
                 None => controller = Some(this),
@@ -104,8 +110,8 @@ fn owner_references(e: &mut Errors, references: &At<'_, '_>) {
 }
 
 /// Checks the finalizers that the stored object does not have.
-pub(super) fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
-    let known: HashSet<&str> = old.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
+    let known = text_set(old);
     for item in finalizers.items().filter(|item| !known.contains(item.str())) {
         for complaint in names::label_key(item.str()) {
             e.invalid_value(finalizers, item.value, complaint);
@@ -118,11 +124,23 @@ pub(super) fn finalizers(e: &mut Errors, finalizers: &At<'_, '_>, old: &Value) {
     }
 }
 
-/// Built-in kinds know their own finalizers; all others are qualified.
-pub(crate) fn standard_finalizer(e: &mut Errors, at: &At<'_, '_>) {
+/// Built-in kinds know their own finalizers; all others are qualified. Those that the stored object has may stay.
+pub(super) fn standard_finalizers(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
+    let metadata = object.get("metadata");
+    let known = text_set(&old["metadata"]["finalizers"]);
+    let finalizers = metadata.get("finalizers");
+    let added = finalizers.items().filter(|item| !known.contains(item.str()));
+    added.for_each(|item| standard_finalizer(e, &item));
+}
+
+pub(super) fn standard_finalizer(e: &mut Errors, at: &At<'_, '_>) {
     if !at.str().contains('/') && !matches!(at.str(), "kubernetes" | "orphan" | "foregroundDeletion") {
         e.invalid(at, "name is neither a standard finalizer name nor is it fully qualified");
     }
+}
+
+fn text_set(list: &Value) -> HashSet<&str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
 fn managed_fields(e: &mut Errors, entries: &At<'_, '_>) {
@@ -156,15 +174,13 @@ pub(crate) fn field_manager(e: &mut Errors, manager: &At<'_, '_>) {
 pub(crate) fn meta_update(e: &mut Errors, new: &At<'_, '_>, old: &Value) {
     let before = |name: &str| old.get(name).unwrap_or(&Value::Null);
     let deleting = !before("deletionTimestamp").is_null();
-    let list = |v: &Value| -> Vec<String> {
-        let items = v.as_array().into_iter().flatten();
-        items.filter_map(Value::as_str).map(str::to_owned).collect()
-    };
     if deleting {
-        let known = list(before("finalizers"));
-        let mut extra = list(new.get("finalizers").value);
-        extra.retain(|f| !known.contains(f));
-        extra.sort();
+        let set = |v: &Value| -> BTreeSet<String> {
+            let items = v.as_array().into_iter().flatten();
+            items.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let (now, known) = (set(new.get("finalizers").value), set(before("finalizers")));
+        let extra: Vec<_> = now.difference(&known).collect();
         if !extra.is_empty() {
             let shown: Vec<_> = extra.iter().map(|f| format!("{f:?}")).collect();
             let detail = format!(
@@ -196,6 +212,7 @@ pub(crate) fn meta_update(e: &mut Errors, new: &At<'_, '_>, old: &Value) {
     labels(e, &new.get("labels"));
     annotations(e, &new.get("annotations"));
     owner_references(e, &new.get("ownerReferences"));
+    finalizers(e, &new.get("finalizers"), before("finalizers"));
     managed_fields(e, &new.get("managedFields"));
 }
 

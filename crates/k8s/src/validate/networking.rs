@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::at::{At, Errors, same};
 use super::meta::label_selector;
 use super::parts::contains;
+use super::service::balancer_points;
 use crate::names;
 
 pub(super) fn network_policy(e: &mut Errors, object: &At<'_, '_>) {
@@ -69,14 +70,10 @@ fn policy_peer(e: &mut Errors, peer: &At<'_, '_>) {
     }
 }
 
-pub(super) fn ingress_status(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+pub(super) fn ingress_status(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     let status = object.get("status");
-    for point in status.get("loadBalancer").get("ingress").items() {
-        let ip = point.get("ip");
-        if !ip.is_empty() {
-            e.ip(&ip);
-        }
-    }
+    let balancer = status.get("loadBalancer");
+    balancer_points(e, &balancer.get("ingress"), &old["status"]["loadBalancer"]["ingress"]);
 }
 
 fn ip_block(e: &mut Errors, block: &At<'_, '_>) {

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use serde_json::Value;
 
+use super::addresses;
 use super::at::{At, Errors};
 use crate::names;
 use crate::quantity::Quantity;
@@ -47,18 +48,15 @@ impl Errors {
     }
 
     pub(super) fn ip(&mut self, at: &At<'_, '_>) -> bool {
-        let valid = at.str().parse::<IpAddr>().is_ok();
-        if !valid {
-            self.invalid(at, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
-        }
-        valid
+        let complaint = addresses::ip_complaint(at.str());
+        complaint.into_iter().for_each(|complaint| self.invalid(at, complaint));
+        complaint.is_none()
     }
 
     pub(super) fn cidr(&mut self, at: &At<'_, '_>) -> Option<(IpAddr, u8)> {
         let parsed = parse_cidr(at.str());
-        if parsed.is_none() {
-            self.invalid(at, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
-        }
+        let complaint = addresses::cidr_complaint(at.str(), parsed);
+        complaint.into_iter().for_each(|complaint| self.invalid(at, complaint));
         parsed
     }
 
@@ -178,7 +176,7 @@ pub(super) fn int_or_percent(value: &Value) -> i64 {
 
 pub(super) fn parse_cidr(text: &str) -> Option<(IpAddr, u8)> {
     let (address, bits) = text.split_once('/')?;
-    let bits: u8 = bits.parse().ok()?;
+    let bits: u8 = bits.parse().ok().filter(|_| !bits.starts_with('+'))?;
     if let Ok(v4) = address.parse::<Ipv4Addr>() {
         return (bits <= 32).then_some((IpAddr::V4(v4), bits));
     }

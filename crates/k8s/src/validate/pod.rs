@@ -1,8 +1,6 @@
 //! Pods and pod templates.
 
-use std::collections::HashSet;
-
-use std::net::IpAddr;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -451,40 +449,20 @@ pub fn ephemeral_update(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
     let spec = pod.get("spec");
     let list = spec.get("ephemeralContainers");
     let before = At::root(old);
+    let mut now: HashMap<&str, &Value> = HashMap::new();
+    for container in list.items() {
+        now.entry(container.get("name").str()).or_insert(container.value);
+    }
     for known in before.get("spec").get("ephemeralContainers").items() {
         let name = known.get("name").str();
-        match list.items().find(|c| c.get("name").str() == name) {
+        match now.get(name) {
             None => {
                 e.forbidden(&list, format!("existing ephemeral containers {name:?} may not be removed\n"))
             }
-            Some(now) if !same(now.value, known.value) => {
+            Some(now) if !same(now, known.value) => {
                 e.forbidden(&list, format!("existing ephemeral containers {name:?} may not be changed\n"));
             }
             Some(_) => {}
         }
-    }
-}
-
-pub(super) fn status(e: &mut Errors, pod: &At<'_, '_>, old: &Value) {
-    let status = pod.get("status");
-    let nominated = status.get("nominatedNodeName");
-    if !nominated.is_empty() && old.pointer("/status/nominatedNodeName") != Some(nominated.value) {
-        e.complaints(&nominated, names::dns_subdomain(nominated.str()));
-    }
-    if !same(pod.get("spec").get("nodeName").value, old.pointer("/spec/nodeName").unwrap_or(&Value::Null)) {
-        e.forbidden(&status.get("nodeName"), "may not be changed directly");
-    }
-    for condition in status.get("conditions").items() {
-        e.complaints(&condition.get("type"), names::label_key(condition.get("type").str()));
-    }
-    // The first address is the one that is also written alone.
-    let (one, all) = (status.get("podIP"), status.get("podIPs"));
-    if !one.is_empty() {
-        e.ip(&one);
-    }
-    let addresses = [one.str()].into_iter().chain(all.items().skip(1).map(|ip| ip.get("ip").str()));
-    let addresses: Vec<IpAddr> = addresses.filter_map(|ip| ip.parse().ok()).collect();
-    if matches!(addresses.as_slice(), [a, b, ..] if a.is_ipv6() == b.is_ipv6()) {
-        e.invalid(&all, "may specify no more than one IP for each IP family");
     }
 }

@@ -1,6 +1,6 @@
 //! Where pods may run: affinity, tolerations, spread.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::Value;
 
@@ -159,7 +159,12 @@ pub(super) fn taints(e: &mut Errors, taints: &At<'_, '_>) {
 }
 
 pub(super) fn spread(e: &mut Errors, constraints: &At<'_, '_>) {
-    for (i, constraint) in constraints.items().enumerate() {
+    fn pair<'v>(constraint: &At<'v, '_>) -> [&'v str; 2] {
+        ["topologyKey", "whenUnsatisfiable"].map(|field| constraint.get(field).str())
+    }
+    let mut to_come: HashMap<[&str; 2], usize> = HashMap::new();
+    constraints.items().for_each(|constraint| *to_come.entry(pair(&constraint)).or_default() += 1);
+    for constraint in constraints.items() {
         e.positive(&constraint.get("maxSkew"));
         let (key, action) = (constraint.get("topologyKey"), constraint.get("whenUnsatisfiable"));
         if key.is_empty() {
@@ -168,11 +173,9 @@ pub(super) fn spread(e: &mut Errors, constraints: &At<'_, '_>) {
         if !matches!(action.str(), "DoNotSchedule" | "ScheduleAnyway") {
             e.not_supported(&action, &["DoNotSchedule", "ScheduleAnyway"]);
         }
-        let repeated = constraints.items().skip(i + 1).any(|other| {
-            other.get("topologyKey").str() == key.str()
-                && other.get("whenUnsatisfiable").str() == action.str()
-        });
-        if repeated {
+        let more = to_come.entry(pair(&constraint)).or_default();
+        *more -= 1;
+        if *more > 0 {
             let shown = Value::from(format!("{{{}, {}}}", key.str(), action.str()));
             e.duplicate(&constraint.get("{topologyKey, whenUnsatisfiable}").with(&shown));
         }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use super::addresses::looks_like_ip;
 use super::at::{At, Errors, same};
 use super::meta;
 use super::parts::PROTOCOLS;
@@ -34,10 +35,29 @@ pub(super) fn service_status(e: &mut Errors, object: &At<'_, '_>, old: &Value) {
     {
         e.forbidden(&ingress, "may only be used when `spec.type` is 'LoadBalancer'");
     }
-    for point in ingress.items().filter(|_| kind == "LoadBalancer") {
-        let ip = point.get("ip");
+    if kind == "LoadBalancer" {
+        balancer_points(e, &ingress, &old["status"]["loadBalancer"]["ingress"]);
+    }
+}
+
+/// The points where a load balancer takes traffic. Those that the stored status has may stay as they are.
+pub(super) fn balancer_points(e: &mut Errors, points: &At<'_, '_>, old: &Value) {
+    let known: HashSet<&Value> = old.as_array().into_iter().flatten().collect();
+    for point in points.items().filter(|point| !known.contains(point.value)) {
+        let (ip, mode, host) = (point.get("ip"), point.get("ipMode"), point.get("hostname"));
         if !ip.is_empty() {
             e.ip(&ip);
+        }
+        if mode.is_set() && ip.is_empty() {
+            e.forbidden(&mode, "may not be specified when `ip` is not set");
+        } else {
+            e.set_one_of(&mode, &["Proxy", "VIP"]);
+        }
+        if !host.is_empty() {
+            e.complaints(&host, names::dns_subdomain(host.str()));
+            if looks_like_ip(host.str()) {
+                e.invalid(&host, "must be a DNS name, not an IP address");
+            }
         }
     }
 }

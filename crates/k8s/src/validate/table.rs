@@ -6,7 +6,7 @@ use super::at::{At, Errors};
 use super::meta::NameSyntax;
 use super::{
     addresses, api_services, autoscaling, batch, certificates, core, csi, device_slices, devices, events,
-    flow, meta, networking, pod, policies, policy, rbac, service, storage, webhooks, workload,
+    flow, meta, networking, pod, pod_status, policies, policy, rbac, service, storage, webhooks, workload,
 };
 use crate::names::{config_key, dns_label, dns_subdomain, path_segment};
 
@@ -58,7 +58,7 @@ const STORAGE: &str = "storage.k8s.io";
 const DEVICES: &str = "resource.k8s.io";
 
 static TABLE: &[Rules] = &[
-    row("", "Pod", dns_subdomain, pod::create).or(pod::update).status(pod::status),
+    row("", "Pod", dns_subdomain, pod::create).or(pod::update).status(pod_status::status),
     row("", "ConfigMap", dns_subdomain, core::config_map).or(core::config_map_update),
     row("", "Secret", dns_subdomain, core::secret).or(core::secret_update),
     row("", "Service", dns_label, service::service)

@@ -173,6 +173,33 @@ fn only_finalizers_that_an_update_adds_are_checked() {
 }
 
 #[test]
+fn finalizers_of_built_in_kinds_are_checked_on_every_way_to_write_them() {
+    let of = |finalizers: &[&str]| {
+        prepared(
+            &json!({"apiVersion": "v1", "kind": "Pod", "spec": {"containers": [{"name": "c", "image": "i"}]},
+            "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1", "finalizers": finalizers}}),
+        )
+    };
+    type Write = fn(&Value, &Value) -> Vec<FieldError>;
+    let ways: [(&str, Write); 4] = [
+        ("update", |new, old| update("", "Pod", new, old)),
+        ("status", |new, old| status_update("", "Pod", new, old)),
+        ("resize", resize_update),
+        ("ephemeralcontainers", ephemeral_containers_update),
+    ];
+    let none = of(&[]);
+    for (name, write) in ways {
+        for bad in [&["orphan", "foregroundDeletion"][..], &["exa mple/x"], &["unqualified"]] {
+            let errors = write(&of(bad), &none);
+            assert_eq!(errors.len(), 1, "{name} {bad:?}: {errors:?}");
+            assert!(errors[0].path.starts_with("metadata.finalizers"));
+            assert_eq!(write(&of(bad), &of(bad)), [], "{name} {bad:?}");
+        }
+        assert_eq!(write(&of(&["example.com/x", "orphan"]), &none), [], "{name}");
+    }
+}
+
+#[test]
 fn tolerations_of_a_pod_stay_but_for_their_seconds() {
     let of = |tolerations: Value| {
         let mut spec = json!({"containers": [{"name": "a", "image": "i"}]});
@@ -199,6 +226,138 @@ fn counters_in_a_status_must_fit_together() {
             "status.availableReplicas: Invalid value: -1: must be greater than or equal to 0",
             "status.readyReplicas: Invalid value: 2: cannot be greater than status.replicas",
         ]
+    );
+}
+
+fn with_status(kind: &str, status: Value) -> Value {
+    let version = if kind == "Ingress" { "networking.k8s.io/v1" } else { "v1" };
+    let spec = match kind {
+        "Service" => json!({"type": "LoadBalancer"}),
+        _ => json!({}),
+    };
+    json!({"apiVersion": version, "kind": kind, "spec": spec, "status": status,
+        "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1"}})
+}
+
+fn status_complaints(kind: &str, new: Value, old: Value) -> Vec<String> {
+    let group = if kind == "Ingress" { "networking.k8s.io" } else { "" };
+    let errors = status_update(group, kind, &with_status(kind, new), &with_status(kind, old));
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn addresses_that_a_status_has_already_may_stay() {
+    let points = |list: Value| json!({"loadBalancer": {"ingress": list}});
+    let old =
+        json!([{"ip": "::ffff:1.2.3.4", "ipMode": "VIP"}, {"hostname": "not a name"}, {"ip": "010.0.0.1"}]);
+    let new = json!([{"hostname": "not a name"}, {"ip": "::ffff:1.2.3.4", "ipMode": "Proxy"},
+        {"ip": "010.0.0.1", "ports": [{"port": 1}]}, {"ip": "1.2.3.4"}]);
+    for kind in ["Service", "Ingress"] {
+        assert_eq!(status_complaints(kind, points(new.clone()), points(old.clone())), Vec::<String>::new());
+        let complaints = status_complaints(kind, points(new.clone()), points(json!([])));
+        assert_eq!(complaints.len(), 3, "{complaints:?}");
+    }
+    let pod =
+        json!({"podIP": "::ffff:1.2.3.4", "podIPs": [{"ip": "::ffff:1.2.3.4"}, {"ip": "x"}, {"ip": "y"}]});
+    let mut ready = pod.clone();
+    ready["phase"] = json!("Running");
+    assert_eq!(status_complaints("Pod", ready.clone(), pod), Vec::<String>::new());
+    assert!(!status_complaints("Pod", ready, json!({})).is_empty());
+}
+
+#[test]
+fn a_load_balancer_has_addresses_and_names() {
+    let of =
+        |point: Value| status_complaints("Service", json!({"loadBalancer": {"ingress": [point]}}), json!({}));
+    let at = "status.loadBalancer.ingress[0]";
+    for good in
+        [json!({"ip": "1.2.3.4", "ipMode": "Proxy"}), json!({"ip": "::1"}), json!({"hostname": "a.b"})]
+    {
+        assert_eq!(of(good), Vec::<String>::new());
+    }
+    for (bad, complaint) in [
+        (
+            json!({"hostname": "1.2.3.4"}),
+            r#".hostname: Invalid value: "1.2.3.4": must be a DNS name, not an IP address"#,
+        ),
+        (json!({"ipMode": "VIP"}), ".ipMode: Forbidden: may not be specified when `ip` is not set"),
+        (
+            json!({"ip": "1.2.3.4", "ipMode": "vip"}),
+            r#".ipMode: Unsupported value: "vip": supported values: "Proxy", "VIP""#,
+        ),
+        (
+            json!({"ip": "::ffff:1.2.3.4"}),
+            r#".ip: Invalid value: "::ffff:1.2.3.4": must not be an IPv4-mapped IPv6 address"#,
+        ),
+        (json!({"ip": "010.0.0.1"}), r#".ip: Invalid value: "010.0.0.1": must not have leading 0s"#),
+    ] {
+        assert_eq!(of(bad), [format!("{at}{complaint}")]);
+    }
+    assert_eq!(of(json!({"hostname": "a_b"})).len(), 1);
+    let ingress = json!({"loadBalancer": {"ingress": [{"hostname": "1.2.3.4"}]}});
+    assert_eq!(status_complaints("Ingress", ingress, json!({})).len(), 1);
+}
+
+#[test]
+fn the_addresses_of_a_pod_are_of_different_families() {
+    let of = |one: &str, all: &[&str]| {
+        let all: Vec<Value> = all.iter().map(|ip| json!({ "ip": ip })).collect();
+        status_complaints("Pod", json!({"podIP": one, "podIPs": all}), json!({}))
+    };
+    assert_eq!(of("10.0.0.1", &["10.0.0.1", "fd00::1"]), Vec::<String>::new());
+    assert_eq!(of("10.0.0.9", &["10.0.0.1", "10.0.0.2"]), Vec::<String>::new(), "the one alone wins");
+    let families = "may specify no more than one IP for each IP family";
+    for (all, count) in [
+        (&["10.0.0.1", "10.0.0.2"][..], 1),
+        (&["10.0.0.1", "fd00::1", "fd00::2"], 1),
+        (&["10.0.0.1", "x"], 3),
+    ] {
+        let complaints = of("10.0.0.1", all);
+        assert_eq!(complaints.len(), count, "{complaints:?}");
+        assert!(complaints.iter().any(|complaint| complaint.ends_with(families)), "{complaints:?}");
+    }
+    let shown = r#"status.podIPs[0]: Invalid value: "x": "#;
+    assert!(of("x", &[])[0].starts_with(shown) && of("", &["x"])[0].starts_with(shown));
+}
+
+#[test]
+fn ambiguous_addresses_of_a_stored_object_may_stay_but_no_new_ones_come() {
+    let of = |ips: &[&str], ranges: &[&str]| {
+        prepared(&json!({"apiVersion": "v1", "kind": "Service",
+            "metadata": {"name": "n", "namespace": "d", "resourceVersion": "1", "annotations": {"a": "::ffff:4.4.4.4"}},
+            "spec": {"type": "LoadBalancer", "ports": [{"port": 1}], "externalIPs": ips, "loadBalancerSourceRanges": ranges}}))
+    };
+    let old = of(&["::ffff:1.2.3.4"], &[" 10.0.0.1/8"]);
+    assert_eq!(create("", "Service", true, &old).len(), 2);
+    assert_eq!(update("", "Service", &of(&["1.1.1.1", "::ffff:1.2.3.4"], &["10.0.0.1/8"]), &old), []);
+    assert_eq!(update("", "Service", &of(&["::ffff:4.4.4.4"], &["10.0.0.0/08"]), &old).len(), 2);
+}
+
+#[test]
+fn what_a_node_has_is_no_less_than_nothing() {
+    let of =
+        |cpu: &str, gpus: &str| json!({"capacity": {"cpu": cpu}, "allocatable": {"example.com/gpu": gpus}});
+    let complaints = |new: Value, old: Value| status_complaints("Node", new, old).len();
+    assert_eq!(complaints(of("2500m", "2"), json!({})), 0);
+    let complaint = r#"status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0"#;
+    assert_eq!(status_complaints("Node", of("-1", "2"), json!({})), [complaint]);
+    assert_eq!(complaints(of("-1", "2500m"), json!({})), 2);
+    assert_eq!(complaints(of("-1", "2500m"), of("-1", "2500m")), 0, "what was stored may stay");
+}
+
+#[test]
+fn the_path_of_an_app_armor_profile_is_bounded() {
+    let of = |length: usize| {
+        let profile = json!({"type": "Localhost", "localhostProfile": "p".repeat(length)});
+        prepared(&json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "n", "namespace": "d"},
+            "spec": {"containers": [{"name": "c", "image": "i", "securityContext": {"appArmorProfile": profile}}]}}))
+    };
+    assert_eq!(create("", "Pod", true, &of(4095)), []);
+    let errors = create("", "Pod", true, &of(4096));
+    assert_eq!(errors.len(), 1);
+    assert_eq!(
+        errors[0].to_string(),
+        "spec.containers[0].securityContext.appArmorProfile.localhostProfile: Too long: may not be more than 4095 bytes"
     );
 }
 

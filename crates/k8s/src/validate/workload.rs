@@ -202,7 +202,6 @@ fn stateful_spec(e: &mut Errors, object: &At<'_, '_>, create: bool) {
     if let Some(pod) = template.get_mut("spec").and_then(Value::as_object_mut) {
         pod.remove("subdomain");
         pod.remove("hostname");
-        let named = |v: &Value| claims.items().any(|c| c.get("metadata").get("name").value == &v["name"]);
         // Of two templates of one name the pods get one volume.
         let mut seen = HashSet::new();
         let mut volumes: Vec<Value> = claims
@@ -214,7 +213,8 @@ fn stateful_spec(e: &mut Errors, object: &At<'_, '_>, create: bool) {
             })
             .collect();
         let own = pod.remove("volumes");
-        volumes.extend(own.iter().filter_map(Value::as_array).flatten().filter(|v| !named(v)).cloned());
+        let own = own.iter().filter_map(Value::as_array).flatten();
+        volumes.extend(own.filter(|v| !seen.contains(v["name"].as_str().unwrap_or_default())).cloned());
         pod.insert("volumes".into(), Value::Array(volumes));
     }
     let at = spec.get("template").with(&template);
