@@ -65,6 +65,7 @@ pub fn ensure_all() -> Result<Fixtures> {
     found.insert("TOMBOLO_KUBELET", kubernetes.command("kubelet")?);
     found.insert("TOMBOLO_E2E_TEST", kubernetes.test_binary("e2e.test", "k8s.io/kubernetes/test/e2e")?);
     found.insert("TOMBOLO_PAUSE", kubernetes.pause()?.0);
+    found.insert("TOMBOLO_K8S_TESTDATA", kubernetes.folder_of("k8s.io/api")?.join("testdata/HEAD"));
     let old = Module::kubernetes(KUBERNETES_OLD)?;
     found.insert("TOMBOLO_KUBECTL_OLD", old.command("kubectl")?);
     found.insert("TOMBOLO_KUBE_APISERVER_OLD", old.command("kube-apiserver")?);
@@ -216,8 +217,7 @@ impl Module {
 
     /// The program that holds a pod's namespaces, and where the module's source is.
     fn pause(&self) -> Result<(PathBuf, PathBuf)> {
-        let source = output(go(&self.source).args(["list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes"]))?;
-        let source = PathBuf::from(source.trim());
+        let source = self.folder_of("k8s.io/kubernetes")?;
         let pause = self.produce("pause", |target| {
             let mut command = Command::new("cc");
             command.args(["-static", "-Os", "-DVERSION=fixture", "-o"]).arg(target);
@@ -225,6 +225,14 @@ impl Module {
             command
         })?;
         Ok((pause, source))
+    }
+
+    /// Where the source of a module is that this one uses, at the release that it uses.
+    fn folder_of(&self, module: &str) -> Result<PathBuf> {
+        // A module that no build needed yet is not downloaded, and has no folder.
+        check(go(&self.source).args(["mod", "download", module]))?;
+        let folder = output(go(&self.source).args(["list", "-m", "-f", "{{.Dir}}", module]))?;
+        Ok(PathBuf::from(folder.trim()))
     }
 
     /// Builds beside the final name and renames, so that an interrupted build is never taken for a finished one.

@@ -1,10 +1,12 @@
 //! `cargo xtask test`: install what is needed, check style, run every test.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
 use crate::deny;
 use crate::fixtures::{self, Fixtures};
-use crate::run::{cargo, check, in_ci};
+use crate::run::{cargo, check, in_ci, root};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -30,7 +32,17 @@ pub fn lint() -> Result<()> {
     if in_ci() {
         command.args(["--", "-D", "warnings"]);
     }
-    check(&mut command)
+    check(&mut command)?;
+    fuzz_programs()
+}
+
+/// The fuzz programs are a workspace of their own, which only `cargo xtask fuzz` builds.
+fn fuzz_programs() -> Result<()> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
+    let mut command = cargo();
+    command.args(["check", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml"]);
+    // A folder of its own, as its lock file and its profiles are.
+    check(command.arg("--target-dir").arg(target.join("fuzz")))
 }
 
 pub fn run(args: &Args) -> Result<()> {

@@ -91,7 +91,7 @@ pub async fn run(dir: &Path, seed: u64, length: Duration) -> Result<Report> {
         let round = round(&client, crew, deadline, &mut report);
         crew = round.await.with_context(|| format!("round {} (seed {seed})", report.rounds))?;
         report.rounds += 1;
-        memory.sample(server.process.pid())?;
+        memory.sample(server.process.pid(), report.changes)?;
     }
     report.memory_mb = memory.range();
     memory.is_flat().with_context(|| format!("after {report:?} (seed {seed})"))?;

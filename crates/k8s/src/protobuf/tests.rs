@@ -39,14 +39,38 @@ fn both_wires_give_the_same_object() {
     }
 }
 
-/// Upstream's own fixtures: `TOMBOLO_K8S_TESTDATA` names a folder with `<group>.<version>.<Kind>.{json,pb}`, such as
-/// `testdata/HEAD` of the module k8s.io/api.
+/// Upstream's own fixtures, a folder with `<group>.<version>.<Kind>.{json,pb}`: `testdata/HEAD` of the Go module k8s.io/api.
+/// In CI a missing folder fails the test; elsewhere the test is skipped, loudly.
+fn upstream_s_fixtures() -> Option<std::path::PathBuf> {
+    let folder = std::env::var_os("TOMBOLO_K8S_TESTDATA").map(std::path::PathBuf::from);
+    if folder.is_none() {
+        assert!(
+            std::env::var_os("CI").is_none(),
+            "TOMBOLO_K8S_TESTDATA is not set in CI; `cargo xtask test` sets it"
+        );
+        eprintln!("SKIPPED: TOMBOLO_K8S_TESTDATA is not set; `cargo xtask test upstream_s_fixtures` sets it");
+    }
+    folder
+}
+
+/// Of the stable kinds, those that no client sends as a protobuf body. Alpha and beta kinds are not in the tables either.
+const NOT_SENT: [&str; 10] = [
+    "admission.k8s.io.v1.AdmissionReview",
+    "apidiscovery.k8s.io.v2.APIGroupDiscovery",
+    "core.v1.APIGroup",
+    "core.v1.APIVersions",
+    "core.v1.CreateOptions",
+    "core.v1.GetOptions",
+    "core.v1.ListOptions",
+    "core.v1.PatchOptions",
+    "core.v1.UpdateOptions",
+    "core.v1.WatchEvent",
+];
+
 #[test]
-#[ignore = "needs TOMBOLO_K8S_TESTDATA"]
 fn upstream_s_fixtures_decode_alike_from_both_wires() {
-    let folder =
-        std::env::var("TOMBOLO_K8S_TESTDATA").expect("TOMBOLO_K8S_TESTDATA names the fixtures' folder");
-    let (mut count, mut failures) = (0, Vec::new());
+    let Some(folder) = upstream_s_fixtures() else { return };
+    let (mut count, mut unknown, mut failures) = (0, Vec::new(), Vec::new());
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.extension().is_none_or(|e| e != "pb") {
@@ -56,8 +80,10 @@ fn upstream_s_fixtures_decode_alike_from_both_wires() {
         let wanted: Value =
             serde_json::from_slice(&std::fs::read(path.with_extension("json")).unwrap()).unwrap();
         let got = match decode(&std::fs::read(&path).unwrap()) {
-            // Alpha and beta kinds are not in the tables.
-            Err(ProtobufError::UnknownKind { .. }) => continue,
+            Err(ProtobufError::UnknownKind { .. }) => {
+                unknown.push(name);
+                continue;
+            }
             got => got,
         };
         count += 1;
@@ -79,6 +105,9 @@ fn upstream_s_fixtures_decode_alike_from_both_wires() {
         }
     }
     assert!(failures.is_empty(), "{} of {count}:\n{}", failures.len(), failures.join("\n"));
+    unknown.retain(|name| !name.contains("alpha") && !name.contains("beta"));
+    unknown.sort();
+    assert_eq!(unknown, NOT_SENT);
     assert!(count > 60, "only {count} fixtures");
 }
 

@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -172,6 +173,69 @@ async fn a_power_cut_at_any_moment_loses_no_acknowledged_write() {
         let newest = acknowledged.values().max().copied().unwrap_or(0);
         assert!(store.revision().await.unwrap() >= newest);
     }
+}
+
+/// Counts the syncs of a disk from now on.
+fn count_syncs(disk: &Disk) -> Arc<AtomicUsize> {
+    let syncs: Arc<AtomicUsize> = Arc::default();
+    let counter = syncs.clone();
+    disk.faults.lock().before_sync = Some(BeforeSync(Box::new(move |_| {
+        counter.fetch_add(1, Ordering::SeqCst);
+    })));
+    syncs
+}
+
+#[tokio::test]
+async fn writers_that_come_during_a_sync_share_the_next_one() {
+    const WRITERS: usize = 100;
+    let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let store = open_with(folder.path(), Sizes::default(), &disk);
+    let (in_sync, mut began) = tokio::sync::mpsc::unbounded_channel();
+    let (go_on, held) = std::sync::mpsc::channel::<()>();
+    // Every sync is told, and the first is held up until all others have queued.
+    disk.faults.lock().before_sync = Some(BeforeSync(Box::new(move |_| {
+        let _ = in_sync.send(());
+        // Nobody holds up the later ones: their sender is gone.
+        let _ = held.recv();
+    })));
+    let mut first = std::pin::pin!(put(&store, "/first", "x", Durable));
+    assert!(futures::poll!(&mut first).is_pending());
+    began.recv().await.unwrap();
+    let keys: Vec<_> = (0..WRITERS).map(|n| format!("/registry/{n}")).collect();
+    let mut others = std::pin::pin!(join_all(keys.iter().map(|key| put(&store, key, "x", Durable))));
+    assert!(futures::poll!(&mut others).is_pending());
+    drop(go_on);
+    first.await;
+    others.await;
+    began.close();
+    let mut later = 0;
+    while began.recv().await.is_some() {
+        later += 1;
+    }
+    assert_eq!(later, 1, "{WRITERS} writers waited for one sync each, or for none");
+    assert_eq!(all(&open(crash(folder.path()).path()).unwrap()).await.len(), WRITERS + 1);
+}
+
+#[tokio::test]
+async fn volatile_writes_cost_no_sync_even_when_they_are_flushed() {
+    let (folder, disk) = (tempfile::tempdir().unwrap(), Disk::default());
+    let options = EmbeddedOptions { flush_interval: Duration::from_millis(1), ..Default::default() };
+    let store = EmbeddedStore::open_on(folder.path(), options, Sizes::default(), disk.clone()).unwrap();
+    let syncs = count_syncs(&disk);
+    // Reserves the revisions that the others use, and shows that the count can rise.
+    put(&store, "/a", "durable", Durable).await;
+    assert_eq!(syncs.load(Ordering::SeqCst), 1);
+    let length = || fs::metadata(&segments(folder.path())[0]).unwrap().len();
+    let before = length();
+    for round in 0..1000 {
+        put(&store, "/lease", &round.to_string(), Volatile).await;
+    }
+    while length() == before {
+        tokio::task::yield_now().await;
+    }
+    // Queued behind a flush that is still under way.
+    store.delete("/a", Expect::Any, Durable).await.unwrap();
+    assert_eq!(syncs.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test]
