@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
+use crate::conformance;
 use crate::deny;
 use crate::fixtures::{self, Fixtures};
 use crate::run::{cargo, check, in_ci, root};
@@ -36,13 +37,16 @@ pub fn lint() -> Result<()> {
     fuzz_programs()
 }
 
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// The fuzz programs are a workspace of their own, which only `cargo xtask fuzz` builds.
 fn fuzz_programs() -> Result<()> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from);
     let mut command = cargo();
     command.args(["check", "--locked", "--quiet", "--manifest-path", "fuzz/Cargo.toml"]);
     // A folder of its own, as its lock file and its profiles are.
-    check(command.arg("--target-dir").arg(target.join("fuzz")))
+    check(command.arg("--target-dir").arg(target().join("fuzz")))
 }
 
 pub fn run(args: &Args) -> Result<()> {
@@ -54,12 +58,18 @@ pub fn run(args: &Args) -> Result<()> {
     }
     // The black-box tests drive the binary that users run.
     check(cargo().args(["build", "--quiet", "--workspace", "--bins"]))?;
+    // What conformance tests passed once, they pass: a minute and a half for those that need no node.
+    let conforms = match args.filter {
+        None => conformance::run(&conformance::Args::quick(target().join("debug/tombolo"))),
+        Some(_) => Ok(()),
+    };
     let mut command = cargo();
     command.args(["test", "--workspace", "--no-fail-fast"]).envs(environment(&fixtures));
     if let Some(filter) = &args.filter {
         command.arg("--").arg(filter);
     }
-    check(&mut command)
+    check(&mut command)?;
+    conforms
 }
 
 fn environment(fixtures: &Fixtures) -> impl Iterator<Item = (&'static str, &std::path::Path)> {

@@ -44,6 +44,14 @@ pub struct Args {
     binary: Option<PathBuf>,
 }
 
+impl Args {
+    /// The tests that need only an API server, without the slow one, on a program that was built already.
+    pub fn quick(binary: PathBuf) -> Self {
+        let tiers = vec!["t0".to_owned()];
+        Self { tiers, only: None, report: None, fast: true, jobs: 4, binary: Some(binary) }
+    }
+}
+
 /// How many tests one `e2e.test` runs; it takes seconds to start.
 const BATCH: usize = 8;
 

@@ -242,6 +242,20 @@ fn entropy(queues: i64, hand: i64) -> u32 {
     ((queues as f64).log2() * hand as f64).ceil() as u32
 }
 
+/// Conditions of both kinds have a type each.
+pub(super) fn conditions(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
+    let mut seen = HashSet::new();
+    let status = object.get("status");
+    for condition in status.get("conditions").items() {
+        let kind = condition.get("type");
+        if kind.is_empty() {
+            e.required(&kind, "");
+        } else if !seen.insert(kind.str()) {
+            e.duplicate(&kind);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -268,19 +282,5 @@ mod tests {
             json!({"type": "Queue", "queuing": {"queues": 1024, "handSize": 8, "queueLengthLimit": 5}});
         let refused = said(json!({"type": "Limited", "limited": {"limitResponse": queue}}));
         assert_eq!(refused, ["spec.limited.limitResponse.queuing.handSize"]);
-    }
-}
-
-/// Conditions of both kinds have a type each.
-pub(super) fn conditions(e: &mut Errors, object: &At<'_, '_>, _old: &Value) {
-    let mut seen = HashSet::new();
-    let status = object.get("status");
-    for condition in status.get("conditions").items() {
-        let kind = condition.get("type");
-        if kind.is_empty() {
-            e.required(&kind, "");
-        } else if !seen.insert(kind.str()) {
-            e.duplicate(&kind);
-        }
     }
 }
