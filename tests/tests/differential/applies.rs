@@ -20,8 +20,8 @@ pub async fn make(servers: &Servers, targets: &[Target]) -> Result<usize> {
 }
 
 /// What is left out. Upstream reads null in a map as the empty value, and makes other numbers of those that are too large; empty
-/// maps of metadata only matter to who owns them. Tombolo does not see which variables an expression has, takes more texts
-/// for a duration in rules, and lets the first of a node's networks be changed alone.
+/// maps of metadata only matter to who owns them. Tombolo does not see which variables an expression has, and takes more texts
+/// for a duration in rules.
 fn is_left_out(target: &Target, spot: &str, what: &str) -> bool {
     let kind = target.object["kind"].as_str().unwrap_or_default();
     let of_metadata = ["/metadata/labels", "/metadata/annotations"].iter().any(|map| spot.starts_with(map));
@@ -30,7 +30,6 @@ fn is_left_out(target: &Target, spot: &str, what: &str) -> bool {
         _ if of_metadata => ["removed", "empty"].contains(&what),
         "ValidatingAdmissionPolicy" => spot.starts_with("/spec/variables/0") || spot.ends_with("/expression"),
         "Plan" => spot == "/spec/window",
-        "Node" => spot.starts_with("/spec/podCIDR"),
         _ => false,
     }
 }

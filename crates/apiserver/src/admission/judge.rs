@@ -1,6 +1,7 @@
 //! Pods are held to the level of pod security that their namespace enforces.
 
 use std::collections::HashSet;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tombolo_store::Range;
@@ -15,6 +16,8 @@ use crate::server::Call;
 
 /// At most so many pods are looked at when a namespace becomes stricter.
 const LOOKED_AT: usize = 3_000;
+/// And no longer than this.
+const LOOKED_FOR: Duration = Duration::from_secs(1);
 
 /// A namespace's levels are words that mean something; what is stored already is put up with.
 pub fn labels(resource: &Resource, object: &Value, old: Option<&Value>) -> Result<()> {
@@ -91,7 +94,11 @@ async fn raised(call: &mut Call, namespace: &Value, old: &Value) -> Result<()> {
     let page = call.app.store.range(Range::all(&pods.scope(name))).await;
     let records = page.map_err(|e| call.app.store_failure(e))?.records;
     let mut sample = Sample::default();
+    let deadline = Instant::now() + LOOKED_FOR;
     for (n, record) in records.iter().enumerate() {
+        if sample.is_full() || Instant::now() > deadline {
+            break;
+        }
         if let Ok(pod) = pods.decode(&record.value, record.revision) {
             sample.add(pod);
         }
@@ -128,6 +135,11 @@ impl Sample {
         if list.len() < LOOKED_AT {
             list.push(pod);
         }
+    }
+
+    /// Nothing that is added now would be looked at.
+    fn is_full(&self) -> bool {
+        self.first.len() >= LOOKED_AT
     }
 
     fn chosen(mut self) -> Vec<Value> {

@@ -139,7 +139,8 @@ async fn clean(app: &Arc<App>, name: &str) -> Result<bool> {
         .registry
         .rows_of(app, write::text(&definition, "/spec/group"), write::text(&definition, "/spec/names/plural"))
         .await?;
-    if let Some(row) = rows.first()
+    // In the version that they are kept in nothing of them can be lost.
+    if let Some(row) = rows.iter().find(|row| row.canonical).or(rows.first())
         && !empty(app, row).await?
     {
         return Ok(false);

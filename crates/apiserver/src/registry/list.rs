@@ -121,26 +121,22 @@ fn expired(call: &Call, options: &ListOptions, error: StoreError) -> Failure {
     }
 }
 
-/// The opening of a list, up to the first item.
-/// A list of a kind, up to its metadata.
+/// The opening of a list of a kind, up to the first item.
 pub fn opening_of(resource: &Resource, listed: &Listed) -> Vec<u8> {
-    let mut out = opening(&resource.api_version(), &resource.list_kind, listed);
-    if resource.schema.is_custom() && listed.resume.is_none() {
-        // Clients of custom resources are used to the empty word.
-        out.pop();
-        out.extend_from_slice(b",\"continue\":\"\"}");
-    }
-    out
+    // Clients of custom resources are told that a list does not go on, too.
+    let end = resource.schema.is_custom().then_some("");
+    let resume = listed.resume.as_deref().or(end);
+    opening(&resource.api_version(), &resource.list_kind, listed, resume)
 }
 
-fn opening(api_version: &str, kind: &str, listed: &Listed) -> Vec<u8> {
+fn opening(api_version: &str, kind: &str, listed: &Listed, resume: Option<&str>) -> Vec<u8> {
     let mut out = format!(
         "{{\"kind\":\"{kind}\",\"apiVersion\":\"{api_version}\",\"metadata\":{{\"resourceVersion\":\""
     )
     .into_bytes();
     push_number(&mut out, listed.revision);
     out.push(b'"');
-    if let Some(token) = &listed.resume {
+    if let Some(token) = resume {
         out.extend_from_slice(b",\"continue\":\"");
         out.extend_from_slice(token.as_bytes());
         out.push(b'"');
@@ -157,9 +153,11 @@ fn respond(call: &Call, resource: &Shared, output: Output, listed: Listed) -> Re
     let form = render::Form::new(output, resource, &call.query);
     let mut out = match output {
         Output::Json | Output::Yaml => opening_of(resource, &listed),
-        Output::Metadata(version) => opening(version.api_version(), "PartialObjectMetadataList", &listed),
+        Output::Metadata(version) => {
+            opening(version.api_version(), "PartialObjectMetadataList", &listed, listed.resume.as_deref())
+        }
         Output::Table(version) => {
-            let mut out = opening(version.api_version(), "Table", &listed);
+            let mut out = opening(version.api_version(), "Table", &listed, listed.resume.as_deref());
             out.extend_from_slice(b",\"columnDefinitions\":");
             out.extend_from_slice(form.columns().to_string().as_bytes());
             out

@@ -30,7 +30,7 @@ use crate::http::status::{Failure, Result};
 use crate::mirror::Mirror;
 use crate::server::{App, Call};
 use builtin::BuiltIn;
-use resource::{Resource, Shared};
+use resource::Shared;
 use schema::Schema;
 
 pub struct Registry {
@@ -72,26 +72,28 @@ impl Registry {
     }
 }
 
-/// Objects that only a webhook could convert are not shown or written in another version than theirs: better no answer than a
-/// wrong one. Their metadata is the same in all versions, so they can be found and removed.
-fn is_shown_as_it_is(call: &Call, resource: &Resource) -> Result<()> {
-    let Schema::Custom(schema) = &resource.schema else { return Ok(()) };
-    let Some(kept_in) = &schema.kept_in else { return Ok(()) };
-    let metadata_only = match call.target.verb {
+/// The row that answers. Objects that only a webhook could convert are not shown or written in another version than theirs: better
+/// no answer than a wrong one. Their metadata is the same in all versions, so who asks for that alone, or for their end, is
+/// answered from theirs.
+async fn answering(call: &Call, resource: Shared) -> Result<Shared> {
+    let Schema::Custom(schema) = &resource.schema else { return Ok(resource) };
+    let Some(kept_in) = &schema.kept_in else { return Ok(resource) };
+    let (group, plural, version) = (&resource.group, &resource.plural, &resource.version);
+    let any_version = match call.target.verb {
         "delete" | "deletecollection" => true,
-        "get" | "list" | "watch" => {
+        "get" | "list" | "watch" | "patch" => {
             matches!(negotiate::negotiate(call.accept(), negotiate::ALL)?, Output::Metadata(_))
         }
         _ => false,
     };
-    if metadata_only {
-        return Ok(());
+    let stored = call.app.registry.find(&call.app, group, kept_in, plural).await?;
+    match stored.filter(|_| any_version) {
+        Some(stored) => Ok(stored),
+        None => Err(Failure::internal(format!(
+            "{plural}.{group} are kept in version {kept_in}, and their definition leaves converting them to {version} to a \
+             webhook, which this server does not call; use {group}/{kept_in}"
+        ))),
     }
-    let (group, plural, version) = (&resource.group, &resource.plural, &resource.version);
-    Err(Failure::internal(format!(
-        "{plural}.{group} are kept in version {kept_in}, and their definition leaves converting them to {version} to a \
-         webhook, which this server does not call; use {group}/{kept_in}"
-    )))
 }
 
 pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
@@ -110,7 +112,8 @@ pub async fn dispatch(call: &mut Call, body: Body) -> Result<Response<Body>> {
     if !resource.namespaced && !target.namespace.is_empty() && !resource.is("", "namespaces") {
         return Err(Failure::no_such_path());
     }
-    is_shown_as_it_is(call, &resource)?;
+    let resource = answering(call, resource).await?;
+    let target = &call.target;
     if !target.subresource.is_empty() {
         return crate::subresource::dispatch(call, &resource, body).await;
     }

@@ -80,6 +80,8 @@ async fn what_only_a_webhook_could_convert_is_shown_in_its_own_version_alone() {
     let webhook =
         json!({"clientConfig": {"url": "https://convert.example.com"}, "conversionReviewVersions": ["v1"]});
     definition["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": webhook});
+    let beta = &mut definition["spec"]["versions"][1]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    beta["properties"].as_object_mut().unwrap().remove("replicas");
     client.post(DEFINITIONS, definition).await.expect(201);
     client.post(FOOS, foo("a", json!({}))).await.expect(201);
     client.get(&format!("{FOOS}/a")).await.expect(200);
@@ -100,6 +102,18 @@ async fn what_only_a_webhook_could_convert_is_shown_in_its_own_version_alone() {
         client.with_header("accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1");
     assert_eq!(metadata.get(beta).await.expect(200)["items"][0]["metadata"]["name"], "a");
     client.delete(&format!("{beta}/a")).await.expect(200);
+    // What this version does not know is not lost when somebody waits for the end.
+    let mut held = foo("held", json!({"replicas": 3}));
+    held["metadata"]["finalizers"] = json!(["example.com/wait"]);
+    client.post(FOOS, held).await.expect(201);
+    client.delete(&format!("{beta}/held")).await.expect(200);
+    let marked = client.get(&format!("{FOOS}/held")).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    assert_eq!(marked["spec"], json!({"color": "red", "replicas": 3}));
+    let collector =
+        client.with_header("accept", "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1");
+    collector.merge(&format!("{beta}/held"), json!({"metadata": {"finalizers": null}})).await.expect(200);
+    client.get(&format!("{FOOS}/held")).await.expect(404);
 }
 
 #[tokio::test]

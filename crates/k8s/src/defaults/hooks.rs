@@ -286,17 +286,14 @@ fn pod_addresses(status: &mut Object, _: Timestamp) {
 }
 
 /// The first of the ranges has an old name too; both always say the same.
+/// The network that stands alone is the first of all, and where they differ it is right: older clients know no other.
 fn node_spec(spec: &mut Object, _: Timestamp) {
     let first = spec.get("podCIDRs").and_then(Value::as_array).and_then(|all| all.first()).cloned();
-    match first {
-        Some(first) => {
-            spec.insert("podCIDR".to_owned(), first);
-        }
-        None if !text(spec, "podCIDR").is_empty() => {
-            let only = json!([text(spec, "podCIDR")]);
-            spec.insert("podCIDRs".to_owned(), only);
-        }
-        None => {}
+    let one = Value::from(text(spec, "podCIDR"));
+    if one == "" {
+        first.and_then(|first| spec.insert("podCIDR".to_owned(), first));
+    } else if first.as_ref() != Some(&one) {
+        spec.insert("podCIDRs".to_owned(), json!([one]));
     }
 }
 

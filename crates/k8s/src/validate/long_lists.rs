@@ -116,3 +116,26 @@ fn complaints_about_many_controllers_do_not_grow_with_their_square() {
     let errors = create("", "ConfigMap", true, &object);
     assert_eq!(count(&errors, "metadata.ownerReferences"), 15);
 }
+
+#[test]
+fn annotations_are_compared_with_many_containers() {
+    let containers = many(|i| json!({"name": format!("c{i}"), "image": "i"}));
+    let key = |i: usize| format!("container.apparmor.security.beta.kubernetes.io/c{}", i + 1);
+    let annotations: serde_json::Map<_, _> = (0..MANY).map(|i| (key(i), json!("unconfined"))).collect();
+    let mut pod = named(json!({ "containers": containers }));
+    pod["metadata"]["annotations"] = json!(annotations);
+    let errors = create("", "Pod", true, &pod);
+    let missing = |error: &&FieldError| error.detail == "container not found";
+    assert_eq!(errors.iter().filter(missing).count(), 1, "only the last");
+}
+
+#[test]
+fn a_stored_volume_that_is_wrong_today_does_not_keep_its_pod_from_changing() {
+    let disk = json!({"diskName": "d", "diskURI": "/subscriptions/s", "kind": "Shared"});
+    let volumes = json!([{"name": "v", "azureDisk": disk}]);
+    let mut pod = named(json!({"containers": [{"name": "c", "image": "i"}], "volumes": volumes}));
+    assert_eq!(count(&create("", "Pod", true, &pod), "spec.volumes"), 1);
+    let old = pod.clone();
+    pod["metadata"]["labels"] = json!({"a": "b"});
+    assert_eq!(count(&update("", "Pod", &pod, &old), "spec.volumes"), 0);
+}

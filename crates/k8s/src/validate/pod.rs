@@ -248,6 +248,7 @@ pub(super) fn later_checks(e: &mut Errors, pod: &Value, place: &str) {
     let annotations = At::named(&pod["metadata"]["annotations"], &path);
     pod_annotations::of_pod(e, &annotations, spec);
     pod_annotations::match_fields(e, &annotations, spec);
+    volume::volumes(e, &spec.get("volumes"));
     container::app_armor(e, &spec.get("securityContext").get("appArmorProfile"));
     for list in CONTAINERS {
         for container in spec.get(list).items() {

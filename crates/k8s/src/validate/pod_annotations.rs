@@ -1,5 +1,7 @@
 //! Annotations of pods that Kubernetes itself reads.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 use super::at::{At, Errors};
@@ -13,6 +15,8 @@ const SECCOMP_OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 
 /// What they say must mean something.
 pub(super) fn of_pod(e: &mut Errors, annotations: &At<'_, '_>, spec: &At<'_, '_>) {
+    let containers = CONTAINERS.iter().flat_map(|list| spec.value[*list].as_array()).flatten();
+    let containers: HashSet<&str> = containers.filter_map(|container| container["name"].as_str()).collect();
     for (key, at) in annotations.entries() {
         match key {
             MIRROR if spec.get("nodeName").is_empty() => {
@@ -23,7 +27,7 @@ pub(super) fn of_pod(e: &mut Errors, annotations: &At<'_, '_>, spec: &At<'_, '_>
             _ if key.starts_with(SECCOMP) => seccomp(e, &annotations.get(key)),
             _ => {
                 if let Some(container) = key.strip_prefix(APP_ARMOR) {
-                    app_armor(e, &at, container, spec);
+                    app_armor(e, &at, container, &containers);
                 }
             }
         }
@@ -45,9 +49,8 @@ fn seccomp(e: &mut Errors, at: &At<'_, '_>) {
     }
 }
 
-fn app_armor(e: &mut Errors, at: &At<'_, '_>, container: &str, spec: &At<'_, '_>) {
-    let mut all = CONTAINERS.iter().flat_map(|list| spec.value[*list].as_array()).flatten();
-    if !all.any(|known| known["name"] == container) {
+fn app_armor(e: &mut Errors, at: &At<'_, '_>, container: &str, containers: &HashSet<&str>) {
+    if !containers.contains(container) {
         e.invalid_value(at, &Value::from(container), "container not found");
     }
     let profile = at.str();

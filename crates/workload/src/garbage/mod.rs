@@ -14,7 +14,7 @@ pub use graph::{Existence, Graph, Identity, Owners, Verdict};
 
 use crate::{
     catalog::{Served, discover},
-    shell::{ActError, Controller, Enqueue, Key, PatchKind, Reconciled, Resource, Shell, Watch, World},
+    shell::{ActError, Controller, Enqueue, Key, Reconciled, Resource, Shell, Watch, World},
 };
 use futures::{FutureExt, future::BoxFuture};
 use graph::{FOREGROUND, ORPHAN};
@@ -213,7 +213,7 @@ impl Collector {
                 let body = json!({"metadata": {
                     "uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": references,
                 }});
-                ignore_gone(shell.patch(&path, PatchKind::Merge, &body).await)
+                ignore_gone(shell.patch_metadata(&path, &body).await)
             }
             // The change comes back as one of its references, and the object is looked at again.
             Verdict::Unblock => {
@@ -222,7 +222,7 @@ impl Collector {
                 let body = json!({"metadata": {
                     "uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": references,
                 }});
-                ignore_gone(shell.patch(&path, PatchKind::Merge, &body).await)
+                ignore_gone(shell.patch_metadata(&path, &body).await)
             }
             Verdict::Delete { propagation } => {
                 // The resourceVersion makes sure that nobody gave the object a new owner in between.
@@ -264,7 +264,7 @@ impl Collector {
             let body = json!({"metadata": {
                 "uid": live.uid, "resourceVersion": live.resource_version, "ownerReferences": rest,
             }});
-            ignore_gone(shell.patch(&resource.path(namespace, name, ""), PatchKind::Merge, &body).await)?;
+            ignore_gone(shell.patch_metadata(&resource.path(namespace, name, ""), &body).await)?;
         }
         self.remove_finalizer(identity, ORPHAN, shell).await
     }
@@ -301,12 +301,12 @@ impl Collector {
             "uid": live.uid, "resourceVersion": live.resource_version, "finalizers": rest,
         }});
         let path = identity.resource.path(&identity.namespace, &identity.name, "");
-        ignore_gone(shell.patch(&path, PatchKind::Merge, &body).await)
+        ignore_gone(shell.patch_metadata(&path, &body).await)
     }
 
     async fn live(&self, identity: &Identity, shell: &Shell) -> Result<Option<Live>, ActError> {
         let found: Option<Partial> =
-            shell.get(&identity.resource, &identity.namespace, &identity.name).await?;
+            shell.get_metadata(&identity.resource, &identity.namespace, &identity.name).await?;
         Ok(found.map(|found| found.metadata))
     }
 

@@ -12,6 +12,9 @@ use serde_json::json;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
+/// Asks for nothing but the metadata of an object.
+const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
 /// Requests in flight at once, over all controllers.
 const IN_FLIGHT: usize = 64;
 /// Requests in flight at once for one key, so that a huge set leaves room for others.
@@ -219,8 +222,28 @@ impl Shell {
         namespace: &str,
         name: &str,
     ) -> Result<Option<T>, ActError> {
+        self.read("application/json", resource, namespace, name).await
+    }
+
+    /// Reads the metadata of one object, which is the same in every version of its kind.
+    pub async fn get_metadata<T: DeserializeOwned>(
+        &self,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<T>, ActError> {
+        self.read(METADATA, resource, namespace, name).await
+    }
+
+    async fn read<T: DeserializeOwned>(
+        &self,
+        accept: &'static str,
+        resource: &Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<T>, ActError> {
         let path = resource.path(namespace, name, "");
-        match self.send("GET", &path, "application/json", Vec::new()).await {
+        match self.request("GET", &path, accept, "application/json", Vec::new()).await {
             Ok(answer) => serde_json::from_str(&answer)
                 .map(Some)
                 .map_err(|error| ActError::Refused(format!("GET {path}: answer not understood: {error}"))),
@@ -243,6 +266,12 @@ impl Shell {
         body: &serde_json::Value,
     ) -> Result<String, ActError> {
         self.send("PATCH", path, kind.content_type(), Json::of(body).0).await
+    }
+
+    /// Merges into the metadata of one object.
+    pub async fn patch_metadata(&self, path: &str, body: &serde_json::Value) -> Result<String, ActError> {
+        let kind = PatchKind::Merge.content_type();
+        self.request("PATCH", path, METADATA, kind, Json::of(body).0).await
     }
 
     pub async fn send(
