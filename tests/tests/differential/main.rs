@@ -11,6 +11,7 @@ mod custom;
 mod damage;
 mod deletes;
 mod patches;
+mod pods;
 mod security;
 mod subresources;
 mod writes;
