@@ -45,25 +45,16 @@ struct Question {
 
 impl Question {
     fn create(what: &str, path: String, body: &Value) -> Self {
-        let what = format!("{what} in {path}");
-        Self {
-            what,
-            method: Method::POST,
-            path: format!("{path}?dryRun=All"),
-            content: JSON,
-            body: body.clone(),
-        }
+        Self::new(format!("{what} in {path}"), Method::POST, &path, JSON, body)
     }
 
     fn patch(what: &str, path: &str, body: &Value) -> Self {
-        let what = format!("{what} of {path}");
-        Self {
-            what,
-            method: Method::PATCH,
-            path: format!("{path}?dryRun=All"),
-            content: MERGE,
-            body: body.clone(),
-        }
+        Self::new(format!("{what} of {path}"), Method::PATCH, path, MERGE, body)
+    }
+
+    /// A try: nothing is kept.
+    fn new(what: String, method: Method, path: &str, content: &'static str, body: &Value) -> Self {
+        Self { what, method, path: format!("{path}?dryRun=All"), content, body: body.clone() }
     }
 }
 
