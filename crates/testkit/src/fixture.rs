@@ -84,8 +84,12 @@ pub fn require(fixtures: &[Fixture]) -> bool {
     false
 }
 
-/// A binary of this workspace, built by the same cargo run or by `cargo xtask test`.
+/// A binary of this workspace, built by the same cargo run or by `cargo xtask test`. `TOMBOLO_BINARY` names another
+/// `tombolo`, such as the one of an earlier commit, to see which tests it fails.
 pub fn cargo_binary(name: &str) -> PathBuf {
+    if let Some(other) = std::env::var_os("TOMBOLO_BINARY").filter(|_| name == "tombolo") {
+        return other.into();
+    }
     let mut dir = std::env::current_exe().expect("a running test has an executable");
     dir.pop();
     if dir.ends_with("deps") {

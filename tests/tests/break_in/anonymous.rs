@@ -1,0 +1,1 @@
+//! A peer without any credential.

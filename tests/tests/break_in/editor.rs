@@ -1,0 +1,1 @@
+//! An account that may edit one namespace, and one without any right.

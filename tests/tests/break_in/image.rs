@@ -1,0 +1,1 @@
+//! An image that was made to harm the machine which pulls or imports it.

@@ -1,0 +1,1 @@
+//! The credential of one node.

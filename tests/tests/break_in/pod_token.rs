@@ -1,0 +1,1 @@
+//! The token of a pod's service account.

@@ -1,0 +1,1 @@
+//! A client in front of which an impersonating proxy stands, as the agent is for a hub.

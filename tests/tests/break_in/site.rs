@@ -1,0 +1,1 @@
+//! The credential of one site, against its hub and the other sites.
